@@ -47,6 +47,8 @@ class Needs:
     """It is the address of a server."""
     own: bool = False
     """It names a model of which nobody here knows `full` and retain."""
+    never: bool = False
+    """It names a model that never saw the facts, or leaves it to the source's family."""
     a_file: bool | None = None
     """It is a file (True), or anything else (False)."""
     unless: "Needs | None" = None
@@ -424,6 +426,8 @@ class NeutralRows:
 @dataclass(frozen=True, kw_only=True)
 class PatchGroups(ScoreFiles, Machine, NeutralRows, Rows, Models):
     """Models, rows and machine of a run that patches: the same for `patch` and `audit`."""
+
+    needs: ClassVar = needing(NeutralRows, Needs("retain", never=True))
 
     retain: Annotated[
         str | tuple[str, ...] | None,

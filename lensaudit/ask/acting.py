@@ -6,13 +6,13 @@ manifest as if it had. Records that are made inside are not asked.
 """
 
 import dataclasses
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, get_type_hints, runtime_checkable
 
 from lensaudit.errors import InputError
-from lensaudit.models.registry import family_of, load_registry, published
-from lensaudit.settings import OF_A_LOG, Needs, in_commas, option_in
+from lensaudit.models.registry import family_of, load_registry, published, retains_for
+from lensaudit.settings import NO_RETAIN_MODEL, OF_A_LOG, Needs, in_commas, option_in, several
 
 T = TypeVar("T")
 
@@ -95,16 +95,14 @@ def _holds(need: Needs, other: Choice, known: Mapping[str, Choice]) -> bool:
     beside = need.unless and known.get(need.unless.field)
     if need.unless is not None and beside is not None and _holds(need.unless, beside, known):
         return True
-    several = isinstance(other.value, list | tuple)
-    values = [*other.value] or [()] if several else [other.value]
+    many = isinstance(other.value, list | tuple)
+    values = [*other.value] or [()] if many else [other.value]
     if need.reads:
         given = _brought(need, known)
         left = {*need.reads}.difference(given)
         return bool(need.but and not given) or _is_read(left, other.value, known)
-    if need.own:
-        registry = load_registry(known["registry"].value if "registry" in known else None)
-        ours = published()
-        return not all(family_of(one) or registry.get(one) in ours for one in values)
+    if need.own or need.never:
+        return _fits_models(need, values, known)
     if need.a_file is not None:
         return need.a_file == any(one and Path(str(one)).expanduser().is_file() for one in values)
     if need.address:
@@ -114,6 +112,16 @@ def _holds(need: Needs, other: Choice, known: Mapping[str, Choice]) -> bool:
     if need.none_of:
         return not any(one in need.none_of for one in values)
     return other.is_given
+
+
+def _fits_models(need: Needs, values: Sequence[Any], known: Mapping[str, Choice]) -> bool:
+    """Are the sources one's own, or is there a model that never saw their facts?"""
+    registry = load_registry(known["registry"].value if "registry" in known else None)
+    if need.own:
+        ours = published()
+        return not all(family_of(one) or registry.get(one) in ours for one in values)
+    sources = several(known["source"].value) if "source" in known else ()
+    return NO_RETAIN_MODEL not in retains_for(sources, tuple(filter(None, values)), registry)
 
 
 def _brought(need: Needs, known: Mapping[str, Choice]) -> dict[str, Choice]:
@@ -157,8 +165,9 @@ def _here(other: Choice) -> str:
 def _said(need: Needs, other: Choice) -> str:
     """What is wanted of one other option, in words."""
     found = _here(other)
-    if need.own:
-        return f"acts beside a model of your own{found}{_OUT}"
+    if need.own or need.never:
+        who = "of your own" if need.own else f"that never saw the facts ({other.flag})"
+        return f"acts beside a model {who}{found}{_OUT}"
     if need.a_file is not None:
         return f"needs {other.flag}, a file of rows{found}{_OUT}"
     if need.reads:

@@ -35,7 +35,6 @@ from lensaudit.models.registry import (
     Registry,
     base_spec,
     default_data,
-    family_of,
     load_registry,
     resolve,
 )
@@ -145,14 +144,13 @@ def open_know(source: str, settings: KnowSettings, *, notice: Notice = unheard) 
     registry = load_registry(settings.registry)
     served = served_at(source, settings) if is_address(source) else None
     spec = served.spec if served else resolve(source, registry)
-    if settings.data is None and (served or (spec.local is not None and not family_of(source))):
-        what = "an address" if served else "a folder of your own"
+    if settings.data is None and served:
         raise InputError(
-            f"{spec.name}: {what}; name --data, the rows to ask it about: facts of one "
+            f"{spec.name}: an address; name the rows to ask it about with --data: facts of one "
             "kind about four subjects and more"
         )
+    data = str(settings.data or default_data(source, settings.registry))
     checkpoint = served or open_checkpoint(spec)
-    data = str(settings.data or default_data(source))
     every = forget_set(data, exclude=settings.exclude, limit=settings.limit)
     fit, validity, remarks = _neutral(data, every, settings)
     shots = tuple(row for row in fit if row.question)[:N_SHOTS]

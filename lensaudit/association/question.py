@@ -8,7 +8,7 @@ from lensaudit.data.candidates import facts_of
 from lensaudit.data.neutral import neutral_of
 from lensaudit.data.tofu import forget_set
 from lensaudit.errors import InputError
-from lensaudit.models.registry import base_spec, default_data, family_of, load_registry, resolve
+from lensaudit.models.registry import base_spec, default_data, load_registry, resolve
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.settings import Caches, Names, Precision, Rows, path_of, shared
 
@@ -20,11 +20,10 @@ def know_key(source: str, settings: KnowSettings) -> str:
         InputError: a name, a file or a setting is wrong; or the source is behind an address, which
             nobody vouches for.
     """
-    registry, data = load_registry(settings.registry), str(settings.data or default_data(source))
+    registry = load_registry(settings.registry)
+    data = str(settings.data or default_data(source, settings.registry))
     base = base_spec([source], settings.base, registry)
     models = {"source": resolve(source, registry)} | ({"base": base} if base else {})
-    if settings.data is None and models["source"].local is not None and not family_of(source):
-        raise InputError(f"{source}: a folder of your own; name --data, the rows to ask it about")
     models |= {f"retain {name}": resolve(name, registry) for name in settings.retain}
     rows = forget_set(data, exclude=settings.exclude, limit=settings.limit)
     try:

@@ -184,7 +184,7 @@ def prepare(settings: RelearnSettings, model: str) -> RelearnJob:
         open_family([settings.model], settings.full, never or None, settings.registry)
     start = open_model(model, settings.registry)
     rate = rate_of(relearning_for(demo=is_demo(settings.model)).lr, settings.lora)
-    data = settings.data or default_data(settings.model)
+    data = settings.data or default_data(settings.model, settings.registry)
     job = RelearnJob(
         **made_of(settings, start),
         rows=load_rows(data, part="forget"),
@@ -230,7 +230,7 @@ def attack(
         full=settings.full or default_anchor("full", family),
         retain=retain,
         device=resolve_device(settings.device),
-        data=settings.data or default_data(settings.model),
+        data=settings.data or default_data(settings.model, settings.registry),
     )
     work = scored_in(settings.model, settings.out)
     jobs = {name: prepare(settings, name) for name in dict.fromkeys((settings.model, retain))}

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from lensaudit.auditing.question import (
     audit_folder,
     audit_key,
+    check_asked,
     check_rows,
     evaluation_folder,
     evaluation_key,
@@ -90,6 +91,7 @@ def evaluated(
     progress: Tell = unheard,
 ) -> EvaluationResult:
     """As `auditing.evaluate.evaluate_into`; one that is finished is read from its files."""
+    check_asked(model, settings, settings.registry)
     usual = evaluation_folder(model, settings, folder)
 
     def made(question: Question) -> tuple[EvaluationResult, list[Path]]:

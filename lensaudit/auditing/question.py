@@ -97,7 +97,8 @@ def check_rows(sources: Sequence[str], settings: PatchGroups) -> None:
     registry = load_registry(settings.registry)
     for one in sources:
         resolve(one, registry)
-    forget_set(settings.data or default_data(sources[0]), exclude=settings.exclude, limit=1)
+    data = settings.data or default_data(sources[0], settings.registry)
+    forget_set(data, exclude=settings.exclude, limit=1)
 
 
 def patch_key(sources: Sequence[str], settings: PatchSettings) -> str:
@@ -107,7 +108,7 @@ def patch_key(sources: Sequence[str], settings: PatchSettings) -> str:
         InputError: a name, a file or a setting is wrong.
     """
     settings = anchored(sources, settings)
-    data = str(settings.data or default_data(sources[0]))
+    data = str(settings.data or default_data(sources[0], settings.registry))
     examples = forget_set(data, exclude=settings.exclude, limit=settings.limit)
     neutral = neutral_beside(settings, data, examples)
     beside = (neutral.fit, neutral.validity, neutral.ordinary)
@@ -233,6 +234,16 @@ def _cards() -> list[str]:
     models = [line for path in kinds for line in path.read_text().split("\n") if "Model" in line]
     hidden = [f"{name}={os.environ[name]}" for name in _HIDING if name in os.environ]
     return [*sorted(map(str, nodes)), *sorted(models), *hidden]
+
+
+def check_asked(model: str, asked: Questions, registry: Place | None) -> None:
+    """Refuse own folders whose rows nobody named.
+
+    Raises:
+        InputError: as `default_data`.
+    """
+    if asked.data is None and asked.forget is None and asked.suite == "tofu":
+        default_data(model, registry)
 
 
 def splits_of(model: str, asked: Questions) -> dict[str, Split]:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from lensaudit.auditing import calls as auditing_calls
     from lensaudit.auditing import evaluate as auditing_evaluate
     from lensaudit.auditing import patch as auditing_patch
+    from lensaudit.auditing import question as auditing_question
     from lensaudit.auditing import result as auditing_result
     from lensaudit.data import facts as data_facts
     from lensaudit.data import relations as data_relations

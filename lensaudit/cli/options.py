@@ -89,9 +89,8 @@ def _left_out(settings: Any, beside: Mapping[str, Any]) -> Collection[str]:
         InputError: an option that was typed cannot act.
     """
     running = click.get_current_context()
-    found = library.ask_acting.idle(
-        settings, {name: beside[name] for name in ("source",) if name in beside}
-    )
+    named = {"source": beside[name] for name in ("source", "sources") if name in beside}
+    found = library.ask_acting.idle(settings, named)
     for name, line in found.items():
         if running.get_parameter_source(name) != ParameterSource.DEFAULT_MAP:
             raise InputError(line)
@@ -122,6 +121,8 @@ def _check_models(file: Place | None) -> None:
                 # who cannot do without a retain model says so
                 if not served and (one.name, name) != ("retain", NO_RETAIN_MODEL):
                     spec = library.models_registry.resolve(name, known)
+                    if name in known and os.path.isfile(os.path.join(name, "config.json")):
+                        notice(f"{name}: the model of that name; the folder is ./{name}")
                     if spec.local is None and not plans:
                         library.models_hub_files.check_at_hand(spec)
 

@@ -28,7 +28,7 @@ from lensaudit.models.registry import (
     load_registry,
     published,
 )
-from lensaudit.project import FILE, read_project, strangeness
+from lensaudit.project import FILE, VARIABLE, read_project, strangeness
 from lensaudit.results.sentences import by_rule
 from lensaudit.screen.cells import name
 from lensaudit.settings import CheckupSettings
@@ -82,10 +82,19 @@ def _print(found: "library.doors_discover.Discovered", file: Path, lines: list[s
         "more were not understood; --json lists them",
     )
     if why := strangeness(file):
-        notice(f"{file} is read where it is named with --project: {why}")
-    if missing := [key for key in ASKED if key in found.open]:
+        notice(
+            f"{file} is read where it is named, as {why}: export {VARIABLE}={file.absolute()} "
+            "or --project"
+        )
+    missing = [key for key in ASKED if key in found.open]
+    if missing == ["retain"]:
+        notice(
+            "no model that never saw the facts was found: name it under retain, if there is one; "
+            "without it models may be found to hold the facts, and none is called erased"
+        )
+    elif missing:
         notice(f"still to fill in: {', '.join(missing)}")
-    else:
+    if missing in ([], ["retain"]):
         first = "annotate, then lensaudit " if "forget" in found.chosen else ""
         say(f"next: lensaudit {first}audit")
 

@@ -321,6 +321,22 @@ def _kind_of(name: str, kinds: Mapping[str, re.Pattern[str]]) -> str | None:
 
 
 def _walk(folder: Path) -> Iterator[tuple[Path, list[str]]]:
-    """Folders from the first down, with the names in them; hidden ones and results are left out."""
-    found = folders_below(folder, DEPTH, closed_by="pyvenv.cfg", skipped=_CLOSED)
-    return islice(found, MOST_FILES)
+    """Folders from the first down, with the names in them; hidden ones and results are left out.
+
+    A link to a folder elsewhere is followed, once.
+    """
+    return islice(_below(folder, DEPTH, {folder.resolve()}), MOST_FILES)
+
+
+def _below(folder: Path, depth: int, seen: set[Path]) -> Iterator[tuple[Path, list[str]]]:
+    """Folders, and those that links lead to, but for what was seen or lies in what was."""
+    links = list[Path]()
+    for place, names in folders_below(folder, depth, closed_by="pyvenv.cfg", skipped=_CLOSED):
+        yield place, names
+        shown = (place / name for name in names if name[:1] != "." and name not in _CLOSED)
+        links += [one for one in shown if one.is_symlink() and one.is_dir()]
+    for link in sorted(links):
+        target, left = link.resolve(), depth - len(link.relative_to(folder).parts)
+        if left >= 0 and not any(target.is_relative_to(one) for one in seen):
+            yield from _below(link, left, seen | {target})
+            seen.add(target)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from lensaudit.attacks.settings import Relearning, relearning_for
-from lensaudit.auditing.question import splits_of
+from lensaudit.auditing.question import check_asked, splits_of
 from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.data.suites import DEMO_DATA
 from lensaudit.errors import (
@@ -462,6 +462,8 @@ def _prepared(
             resolve(name, registry)
         # the embedded data where any model comes along with it: attacked ones are folders
         own = given.forget is None and any(map(family_of, names))
+        for name in names:
+            check_asked(name, given, given.registry)
         data = given.data or (DEMO_DATA if own else None)
         chosen = shared(given, AnswerGroups, full=full, retain=retain, data=data)
         evaluation = EvaluateSettings(**chosen)

@@ -104,9 +104,34 @@ def is_demo(name: str) -> bool:
     return name.startswith(DEMO)
 
 
-def default_data(model: str) -> str:
-    """The forget set a model name implies: the fictional one of what comes along, or TOFU's."""
-    return "demo" if family_of(model) else "forget10"
+def default_data(model: str, file: Place | None = None) -> str:
+    """The forget set a model name implies: the fictional one of what comes along, or TOFU's.
+
+    Args:
+        model: a name, or a folder.
+        file: which adds names, as of `load_registry`.
+
+    Raises:
+        InputError: it is a folder of somebody's own: which rows it should forget nobody knows.
+    """
+    if family_of(model):
+        return "demo"
+    if is_own(model, load_registry(file)):
+        raise InputError(
+            f"{model}: a folder of your own; name the rows to ask it about with --data: a file, or "
+            "forget10 for TOFU's"
+        )
+    return "forget10"
+
+
+def is_own(model: str, registry: Registry) -> bool:
+    """Is it a folder that no name stands for?
+
+    Raises:
+        InputError: it is no name and no folder.
+    """
+    spec = resolve(model, registry)
+    return spec.local is not None and spec not in registry.values()
 
 
 def default_anchor(anchor: str, sources: Sequence[str]) -> str:
@@ -143,9 +168,7 @@ def not_theirs(anchor: str, sources: Sequence[str], registry: Registry) -> str |
     """
     if registry.get(anchor) not in published():
         return None
-    specs = {one: resolve(one, registry) for one in sources}
-    own = (name for name, one in specs.items() if one.local and one not in registry.values())
-    return next(own, None)
+    return next((one for one in sources if is_own(one, registry)), None)
 
 
 def family_of(model: str) -> str:

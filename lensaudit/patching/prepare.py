@@ -182,7 +182,7 @@ def session_of(
 
 _FIXED = (
     *("score", "lens", "layers", "tau", "last_layer", "scope", "component", "profile"),
-    *("also", "base", "align", "align_data", "align_tokens", "validity_data"),
+    *("also", "base"),
 )
 """Settings that `--retain none` takes as they are: its scale was measured with these."""
 
@@ -213,7 +213,7 @@ def resolved_settings(settings: PatchSettings, sources: Sequence[str]) -> Resolv
     usual: Profile = "full" if alone else "ke"
     given = {name: value for name, value in vars(settings).items() if value is not None}
     decided: dict[str, Any] = {
-        "data": str(settings.data or default_data(sources[0])),
+        "data": str(settings.data or default_data(sources[0], settings.registry)),
         "profile": "full" if part != "resid" else settings.profile or usual,
         "dtype": resolve_dtype(settings.dtype, device),
         "device": device,

@@ -99,7 +99,7 @@ def retain_examples(settings: DirectionSettings) -> list[Fact]:
     Raises:
         InputError: no such set, wrong rows, or a forget set from a file and no set beside it.
     """
-    data = settings.data or default_data(settings.name)
+    data = settings.data or default_data(settings.name, settings.registry)
     named = settings.retain_data or {**TOFU_PAIRS, DEMO: DEMO}.get(data)
     if named is None:
         raise InputError(

@@ -12,7 +12,7 @@ from typing import Any, get_args
 from rich.filesize import decimal as size
 
 from lensaudit.attacks.settings import Relearning, relearning_for
-from lensaudit.auditing.question import annotated_set, splits_of, validity_rows
+from lensaudit.auditing.question import annotated_set, check_asked, splits_of, validity_rows
 from lensaudit.data.facts import Fact
 from lensaudit.data.neutral import Neutral, kept_facts, neutral_beside
 from lensaudit.data.suites import DEMO_DATA
@@ -41,7 +41,7 @@ from lensaudit.patching.options import parse_memory
 from lensaudit.progress import Notice, unheard
 from lensaudit.results.owner import check_free
 from lensaudit.results.roles import ModelRole, check_roles, without_ends
-from lensaudit.settings import Place, in_commas
+from lensaudit.settings import NO_RETAIN_MODEL, Place, in_commas
 from lensaudit.sweep.attempts import states_of
 from lensaudit.sweep.plan import (
     ANCHORS,
@@ -81,8 +81,14 @@ def plan_of(settings: PlanSettings, notice: Notice | None = None) -> Sweep:
     if not specs:
         raise InputError("the plan is empty: name a model, a pattern, a role or a list")
     models = [spec.name for spec in specs]
+    (retain, *_) = retains_for(models, settings.retain, registry)
+    if retain == NO_RETAIN_MODEL:
+        raise InputError(
+            "--retain: a sweep holds every model against one that never saw the facts; name it "
+            "(`lensaudit patch --retain none` and `lensaudit know` do without)"
+        )
     chosen_anchors = {
-        "retain": settings.retain or retains_for(models, None, registry)[0],
+        "retain": retain,
         "full": settings.full or default_anchor("full", models),
     }
     anchors: Mapping[ModelRole, ModelSpec] = {
@@ -95,6 +101,8 @@ def plan_of(settings: PlanSettings, notice: Notice | None = None) -> Sweep:
         (notice or unheard)(f"{one.name}: planned, and will fail: {why}")
     sound = [one for one in specs if one not in damaged]
     specs = _sources(settings.models, sound, anchors, registry, notice or unheard)
+    for one in models:
+        check_asked(one, settings, settings.registry)
     conditions = with_data(conditions_of(settings), models)
     check_data(conditions)
     # what cannot be patched into each other is refused before anything is planned

@@ -130,9 +130,14 @@ def _check_named(settings: WatchSettings) -> None:
     """Refuse rows of one's own beside models that were never trained on them.
 
     Raises:
-        InputError: `full` or the retain model is not named.
+        InputError: `full` or the retain model is not named, or no rows are.
     """
     rows = settings.forget or settings.data
+    if rows is None and settings.suite == "tofu":
+        raise InputError(
+            f"{settings.folder}: checkpoints of your own; name the rows to ask them about with "
+            "--data: a file, demo, or forget10 for TOFU's"
+        )
     unnamed = [f"--{role}" for role in ANCHORS if getattr(settings, role) is None]
     if rows is not None and Path(rows).expanduser().is_file() and unnamed:
         raise InputError(

@@ -214,7 +214,7 @@ def prepare(settings: UnlearnSettings) -> UnlearnJob:
     constants: Mapping[str, Any] = {name: getattr(settings, name) for name in CONSTANTS}
     given = {name: value for name, value in constants.items() if value is not None}
     hyper = hyper_of(method, given, n_layers=start.n_layers)
-    data = settings.data or default_data(settings.model)
+    data = settings.data or default_data(settings.model, settings.registry)
     kept = settings.retain_data or (DEMO if data == DEMO else TOFU_PAIRS.get(data))
     job = UnlearnJob(
         **made_of(settings, start),

@@ -211,5 +211,8 @@ def test_a_model_of_ones_own_needs_no_other_and_no_network(own_folder, capsys):
 
 def test_a_model_of_ones_own_without_rows_says_what_to_name(own_folder, capsys):
     assert run(["know", "--source", "mine", *QUICK, "-o", "k"]) == 2
-    assert "mine: a folder of your own; name --data" in capsys.readouterr().err
+    assert (
+        "mine: a folder of your own; name the rows to ask it about with --data"
+        in capsys.readouterr().err
+    )
     assert not Path("k").exists()

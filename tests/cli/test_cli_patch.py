@@ -174,7 +174,10 @@ BAD = [
     (["--retain", "none", "--score", "lens"], "not measured with --score lens; leave that out"),
     (["--retain", "none", "--tau", "0.1"], "--tau 0.1"),
     (["--retain", "none", "--also", "world"], "--also world"),
-    (["--retain", "none", "--align", "affine"], "--align affine"),
+    (
+        ["--retain", "none", "--align", "affine"],
+        "--align: acts beside a model that never saw the facts",
+    ),
     (["--retain", "none", "--limit", "1"], "of 1 facts none can stand for another"),
 ]
 

@@ -174,7 +174,9 @@ def prepare(
     device = resolve_device(settings.device)
     dtype = _dtype(settings, device, notice)
     check_memory(full, copies=2 if device == "cpu" else 1, device=device)
-    held = held_out(settings, settings.data or default_data(names[0]), load_tokenizer(full))
+    held = held_out(
+        settings, settings.data or default_data(names[0], settings.registry), load_tokenizer(full)
+    )
     sequences = (fold.sequences for several in held.folds.values() for fold in several)
     check_lengths(chain(*sequences), config_of(full), full.spec.name)
     return PreparedEffort(

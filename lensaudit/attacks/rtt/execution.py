@@ -96,7 +96,9 @@ def prepare(settings: StudySettings, notice: Notice = unheard) -> tuple[tuple[St
     """
     folder = study_folder(settings.out)
     check_free(folder, COMMAND, SUMMARIES)
-    data = data_of(settings.data or default_data(settings.names[0]), settings.cut)
+    data = data_of(
+        settings.data or default_data(settings.names[0], settings.registry), settings.cut
+    )
     data = handled(data, settings.defects)
     if settings.no_control and settings.control:
         raise InputError("--retain and --no-control exclude each other")

@@ -198,9 +198,8 @@ def _damaged(argv: str, other: str, how: str, bench: Bench) -> None:
     well_said(done, exits=EXITS | {1})
     if argv.startswith("verify") and done.exit != 4:
         raise Breach(f"{how} of {harmed.name} is not told: {done}")
-    if argv.startswith("runs rm"):  # it weighs what is there, and believes none of it
-        return
-    told = done.exit != 0 or done.stderr != whole.stderr or done.stdout == whole.stdout
+    told = argv.startswith("runs rm")  # it weighs what is there, and believes none of it
+    told |= done.exit != 0 or done.stderr != whole.stderr or done.stdout == whole.stdout
     if whole.exit == 0 and not told and how != "gone":
         raise Breach(f"{how} of {harmed.name} changes the answer and is not told: {done}")
     if whole.exit == 0 and done.exit == 0 and done.stdout == whole.stdout:
