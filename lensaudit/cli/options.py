@@ -89,8 +89,8 @@ def _left_out(settings: Any, beside: Mapping[str, Any]) -> Collection[str]:
         InputError: an option that was typed cannot act.
     """
     running = click.get_current_context()
-    named = {"source": beside[name] for name in ("source", "sources") if name in beside}
-    found = library.ask_acting.idle(settings, named)
+    given = next((beside[name] for name in ("source", "sources") if name in beside), None)
+    found = library.ask_acting.idle(settings, {"source": given} if given is not None else {})
     for name, line in found.items():
         if running.get_parameter_source(name) != ParameterSource.DEFAULT_MAP:
             raise InputError(line)

@@ -52,10 +52,13 @@ def loading(told: str) -> Iterator[None]:
 
     Raises:
         InputError: `told`, and what the library says.
+        KeyboardInterrupt: a person interrupted, and the library broke over it.
     """
     try:
         yield
     except Exception as error:
+        if isinstance(error.__context__, KeyboardInterrupt):  # it broke while being interrupted
+            raise KeyboardInterrupt from error
         # `tokenizers` raises bare Exception for a broken file; other kinds are bugs, to be seen
         unloadable = type(error) is Exception or isinstance(error, _UNLOADABLE)
         if not unloadable or type(error).__name__ == "OutOfMemoryError":  # torch's

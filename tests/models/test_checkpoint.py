@@ -16,7 +16,12 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from lensaudit.errors import InputError, TryAgainError
 from lensaudit.files import digest
 from lensaudit.models import hashing
-from lensaudit.models.checkpoint import load_tokenizer, open_checkpoint, tell_stored_twice
+from lensaudit.models.checkpoint import (
+    load_tokenizer,
+    loading,
+    open_checkpoint,
+    tell_stored_twice,
+)
 from lensaudit.models.likeness import check_same_shape, differing_settings, other_tokenizer
 from lensaudit.models.registry import ModelSpec
 
@@ -427,3 +432,25 @@ def test_a_fetched_repository_opens_like_a_folder(folder, monkeypatch):
     assert open_checkpoint(HUB).weights == opened(folder).weights
     assert (asked["repo"], asked["revision"]) == ("open-unlearning/npo-model", "v2")
     assert not any("bin" in pattern for pattern in asked["allow_patterns"])
+
+
+def test_a_library_that_breaks_over_an_interrupt_is_interrupted_not_broken():
+    with pytest.raises(InputError, match="x: cannot be loaded"), loading("x: cannot be loaded"):
+        raise RuntimeError("release unlocked lock")
+
+    class Lock:
+        def __enter__(self):
+            raise KeyboardInterrupt
+
+        def __exit__(self, *_):
+            pass
+
+    def broken_over_it():
+        try:
+            with Lock():
+                pass
+        except KeyboardInterrupt:
+            raise RuntimeError("release unlocked lock")  # noqa: B904  # as a lock's exit does
+
+    with pytest.raises(KeyboardInterrupt), loading("x: cannot be loaded"):
+        broken_over_it()
