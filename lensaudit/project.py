@@ -180,7 +180,7 @@ def read_project(file: str | Path) -> Project:
     content = _content(path)
     problems = [line for key, value in content.items() for line in _problems(key, value)]
     if problems:
-        raise InputError(f"{path}: {'; '.join(problems[:20])}\nwanted {', '.join(KEYS)}")
+        raise InputError(f"{path}: {'; '.join(problems[:20])}")
     commands = _tables("", content)
     says = {key: _value(key, value, path.parent) for key, value in commands.pop("", {}).items()}
     for rows, annotated in (("forget", "data"), ("retain_rows", "retain_data")):
@@ -215,10 +215,11 @@ def _problems(key: str, value: Any) -> list[str]:
         return []
     if key not in KEYS:
         near = difflib.get_close_matches(key, KEYS, n=1)
-        return [f"unknown key {key!r}" + (f", did you mean {near[0]}?" if near else "")]
+        meant = f"did you mean {near[0]}?" if near else f"wanted {', '.join(KEYS)}"
+        return [f"unknown key {key!r}, {meant}"]
     if key == "batch_size":
         fits = isinstance(value, int) and not isinstance(value, bool) and value > 0
-        return [] if fits else ["batch_size is not a number from 1"]
+        return [] if fits else [f"batch_size is {value!s:.40}, wanted a whole number from 1"]
     values = value if key in _SEVERAL and isinstance(value, list) else [value]
     if not all(isinstance(one, str) and one.strip() for one in values):
         return [f"{key} is not {'text or a list of texts' if key in _SEVERAL else 'text'}"]

@@ -47,6 +47,7 @@ def test_all_problems_are_listed_at_once(tmp_path):
         read_project(file)
     for said in ("'ful', did you mean full?", "retain is not text", "batch_size", "data is not"):
         assert said in str(error.value)
+    assert len(str(error.value).splitlines()) == 1
     with pytest.raises(InputError, match="not TOML"):
         read_project(written(tmp_path, "full = "))
 

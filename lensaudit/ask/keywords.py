@@ -3,7 +3,6 @@
 import difflib
 import inspect
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from itertools import product
 from pathlib import Path
 from typing import Any, cast, get_type_hints
 
@@ -36,15 +35,28 @@ def given_to(
     kinds, found = get_type_hints(record, include_extras=True), dict[str, Any]()
     for name, own in given.items():
         value, words = _fit(own, keywords[name]), getattr(kinds[name], "__metadata__", ())
-        if any(isinstance(one, Option) and one.commas for one in words):
+        options = [one for one in words if isinstance(one, Option)]
+        if any(one.commas for one in options):
             value = _joined(value)
         where = f"{call}({name}={value!r:.40})"
         found[name] = checked_as(kinds[name], value, where)
-        numbers = found[name] if isinstance(found[name], tuple) else (found[name],)
-        for option, one in product(words, numbers):
-            if isinstance(option, Option) and isinstance(one, int | float) and option.wanted(one):
-                raise InputError(f"{where}: found {one}, wanted {option.wanted(one)}")
+        for said, kept in zip(_each(value), _each(found[name]), strict=False):
+            if wrong := _unlike(said, kept) or _out_of_range(kept, options):
+                raise InputError(f"{where}: found {said}, wanted {wrong}")
     return found
+
+
+def _unlike(said: Any, kept: Any) -> str:
+    """What is wanted in place of a truth, or of a fraction, that Python takes for a number."""
+    if isinstance(said, bool) and not isinstance(kept, bool):
+        return "a whole number" if isinstance(kept, int) else "a number"
+    return "a whole number" if isinstance(said, float) and isinstance(kept, int) else ""
+
+
+def _out_of_range(kept: Any, options: Iterable[Option]) -> str:
+    if not isinstance(kept, int | float):
+        return ""
+    return next((wrong for one in options if (wrong := one.wanted(kept))), "")
 
 
 def _fit(value: Any, keyword: inspect.Parameter) -> Any:
@@ -57,13 +69,17 @@ def _fit(value: Any, keyword: inspect.Parameter) -> Any:
     return _plain(value)
 
 
+def _each(value: Any) -> tuple[Any, ...]:
+    return cast(tuple[Any, ...], value) if isinstance(value, tuple) else (value,)
+
+
 def _joined(value: Any) -> Any:
     """A list in one text, as the option spells it.
 
     >>> _joined(9), _joined((0, 3)), _joined("0-7")
     ('9', '0,3', '0-7')
     """
-    parts = cast(tuple[Any, ...], value) if isinstance(value, tuple) else (value,)
+    parts = _each(value)
     texts = [str(one) for one in parts if isinstance(one, str | int | float) and one is not True]
     return ",".join(texts) if len(texts) == len(parts) else value
 

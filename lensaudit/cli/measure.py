@@ -13,7 +13,7 @@ from lensaudit.association.settings import KnowSettings
 from lensaudit.auditing.settings import AuditSettings, CacheSettings, EvaluateSettings
 from lensaudit.cli import library
 from lensaudit.cli.options import ModelName, SettingOption, options, result_folder, shared
-from lensaudit.cli.project import is_typed
+from lensaudit.cli.project import choosing, current_project, is_typed
 from lensaudit.cli.terminal import (
     LOOKING,
     ProgressBar,
@@ -129,7 +129,8 @@ def evaluate_command(
     every example, and manifest.json. What cannot be computed is an entry with its reason.
     """
     if (model is None) == (log is None):
-        raise click.UsageError("give --model NAME, or --from-log FILE")
+        which = choosing(current_project()) if log is None else ""
+        raise click.UsageError(f"give --model NAME, or --from-log FILE.{which}")
     if not (is_typed("full") or is_typed("retain")):
         # a project names them for every command: full and retain are evaluated beside them
         click.get_current_context().with_resource(library.results_roles.ends_as_sources())

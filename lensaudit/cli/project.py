@@ -69,6 +69,7 @@ _OWN: Mapping[str, Mapping[str, str]] = {
     "relearn": {"model": "sources"},
     "quantize": {"model": "sources"},
     "rtt run": {"names": "sources"},
+    "meta robustness": {"models": "sources"},
     "steer audit": {"name": "sources", "retain_data": "retain_data"},
     "sweep plan": {"models": "sources"},
     "unlearn": {"model": "full", "retain_data": "kept_rows"},
@@ -123,9 +124,22 @@ def lacking(error: click.MissingParameter) -> str:
         return said
     key = {**_ALIKE, **_OWN.get(ctx.command_path.partition(" ")[2], {})}.get(parameter.name or "")
     project = ctx.find_root().meta.get(_META)
+    if key is None or (project is not None and key == "sources" and project.sources):
+        is_one_model = isinstance(parameter.type, ModelName) and not parameter.multiple
+        return f"{said}{choosing(project, key) if is_one_model else ''}"
     once = f"Or name models and rows once: `lensaudit init` writes {FILE} for a folder."
-    other = once if project is None else f"{project.file} could name it: {key} = …"
-    return said if key is None else f"{said} {other}"
+    return f"{said} {once if project is None else f'{project.file} could name it: {key} = …'}"
+
+
+def choosing(project: Project | None, key: str | None = None) -> str:
+    """What to add where one model is wanted and a project names several; of its sources, or any."""
+    if project is None:
+        return ""
+    ends = [project.full, *project.retain] if key is None else []
+    every = [one for one in (*ends, *project.sources) if one]
+    what = "models" if key is None else key
+    known = f" {project.file} names {len(every)} {what}; choose one: {', '.join(every)}"
+    return known if every else ""
 
 
 def is_typed(parameter: str) -> bool:
@@ -164,11 +178,13 @@ def _check_tables(ctx: click.Context, project: Project) -> None:
     for table in project.commands if isinstance(root, click.Group) else ():
         group, known = root, list[str]()
         for word in table.split():
-            known = group.list_commands(ctx) if isinstance(group, click.Group) else []
+            head = f"{project.file}: [{table.replace(' ', '.')}]"
+            if not isinstance(group, click.Group):
+                raise InputError(f"{head} is no command; an option has a value: {word} = …")
+            known = group.list_commands(ctx)
             if word not in known:
-                head = f"{project.file}: [{table.replace(' ', '.')}]"
                 raise InputError(f"{head} is no command{_meant(word, known)}")
-            group = group.get_command(ctx, word) if isinstance(group, click.Group) else group
+            group = group.get_command(ctx, word)
 
 
 def _meant(word: str, known: Sequence[str]) -> str:

@@ -171,11 +171,15 @@ def test_a_plain_name_means_the_cache_of_all_rows(tmp_path):
 @pytest.mark.parametrize(
     ("call", "wrong", "said"),
     [
-        (la.patch, {"layers": 9.5}, r"patch\(layers=9.5\): found 9.5, wanted a text"),
+        (la.patch, {"layers": 9.5}, "--layers 9.5: not a layer specification"),
         (la.patch, {"tau": "x"}, r"patch\(tau='x'\): found 'x', wanted a number"),
         (la.patch, {"tau": math.nan}, r"patch\(tau=nan\): found nan, wanted a finite number"),
         (la.patch, {"limit": -1}, "found -1, wanted at least 1"),
         (la.effort, {"lrs": (0.1, 0.0)}, "found 0.0, wanted above 0"),
+        (la.audit, {"limit": True}, r"audit\(limit=True\): found True, wanted a whole number"),
+        (la.audit, {"batch_size": 2.0}, "found 2.0, wanted a whole number"),
+        (la.patch, {"tau": True}, "found True, wanted a number"),
+        (la.effort, {"lrs": (0.1, True)}, "found True, wanted a number"),
         (la.cache, {"limit": "x"}, r"found 'x', wanted a whole number"),
         (la.cache, {"dtype": "fp16"}, "wanted 'auto', 'float32', 'bfloat16' or 'float16'"),
         (la.lens, {"dtype": "fp16"}, "wanted 'auto', 'float32'"),

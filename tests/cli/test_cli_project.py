@@ -183,6 +183,10 @@ def test_what_init_looked_at_and_did_not_understand_is_named(place, capsys):
     assert json.loads(capsys.readouterr().out)["not_understood"] == wanted
 
 
+ONE_SOURCE = ("know", "sample", "worst", "relearn", "quantize", "steer audit")
+ONE_MODEL = ("eval", "cache", "lm-eval", "steer extract", "steer eval", "steer sweep")
+
+
 def test_what_is_missing_without_a_project_leads_to_init(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for command in ("audit", "patch", "know"):
@@ -197,6 +201,34 @@ def test_what_is_missing_without_a_project_leads_to_init(tmp_path, monkeypatch, 
     (tmp_path / "lensaudit.toml").write_text('full = "demo/full"\n')
     assert run(["audit"]) == 2
     assert "lensaudit.toml could name it: sources = …" in capsys.readouterr().err
+
+
+SEVERAL = 'full = "demo/full"\nretain = "demo/retain"\nsources = ["demo/npo", "demo/idknll"]\n'
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        *((call, "2 sources; choose one: demo/npo, demo/idknll") for call in ONE_SOURCE),
+        *((call, "4 models; choose one: demo/full, demo/retain, demo/npo") for call in ONE_MODEL),
+    ],
+)
+def test_of_several_models_of_a_project_one_is_chosen_by_name(
+    call, told, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / FILE).write_text(SEVERAL)
+    assert run(call.split()) == 2
+    (line,) = capsys.readouterr().err.splitlines()[-1:]
+    assert f"{FILE} names {told}" in line
+
+
+def test_robustness_is_judged_on_all_sources_of_a_project(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / FILE).write_text(SEVERAL)
+    call = "meta robustness --attack quantize --metric extraction_strength --filter none --dry-run"
+    assert run([*call.split(), "--limit", "2"]) == 0
+    assert "--source: demo/npo, demo/idknll (lensaudit.toml)" in capsys.readouterr().out
 
 
 def test_rows_without_an_author_say_so(tmp_path, capsys):
@@ -473,6 +505,8 @@ def test_a_list_in_a_table_is_one_with_commas(tmp_path, monkeypatch, capsys):
         ('source = [["demo/npo"]]', "source: found a list, wanted text"),
         ("activations = 3", "activations: found 3, wanted text"),
         ("align-data = 2026-11-26", "align_data: found 2026-11-26, wanted text"),
+        ("limit = inf", "limit: found inf, wanted a whole number"),
+        ("limit = {most = 2}", "[patch.limit] is no command; an option has a value"),
         ('limit = "few"', "Invalid value for '--limit': 'few'"),
     ],
 )
