@@ -293,8 +293,12 @@ class StudySettings(Names):
 class SummarySettings:
     """How a log is summarised again."""
 
-    log: Path
+    log: Path | None = None
     """`jobs.jsonl`, or its folder."""
+    from_csv: Annotated[
+        Place | None,
+        Option("Folder evals/pipeline of the upstream fork, in place of LOG.", is_a="folder"),
+    ] = None
     selection: Selected = "per_v"
     rule: Rule = "max"
     readout: Annotated[Readout | None, Option("[default: what the study was run for]")] = None

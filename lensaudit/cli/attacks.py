@@ -27,7 +27,7 @@ from lensaudit.cli.terminal import (
     one_or_all,
     say,
 )
-from lensaudit.errors import VerificationError
+from lensaudit.errors import InputError, VerificationError
 from lensaudit.training.settings import UnlearnSettings
 
 
@@ -211,14 +211,23 @@ def run(settings: StudySettings, as_json: bool, dry_run: bool) -> None:
 
 
 @rtt.command()
-@click.argument("log", type=click.Path(path_type=Path))
+@click.argument("log", type=click.Path(path_type=Path), required=False)
 @options(SummarySettings)
 @shared("json")
 def summarize(settings: SummarySettings, as_json: bool) -> None:
     """Summarise a LOG (jobs.jsonl, or its folder) again; nothing is trained.
 
-    Writes summary.csv and summary.json beside the log.
+    Writes summary.csv and summary.json beside the log, and every run as CSV under evals/pipeline
+    there. With --from-csv it reads such files of the upstream fork, and writes nothing.
     """
+    if (settings.log is None) == (settings.from_csv is None):
+        raise InputError("rtt summarize: wanted a LOG, or --from-csv FOLDER; name one of them")
+    if settings.from_csv:
+        found = library.rtt_fork.read_csvs(settings)
+        documents = [library.results_reading.document(one) for one in found]
+        parts = (part for one in found for part in library.screen_attacks.of_csvs(one))
+        answer(one_or_all(documents), parts, as_json=as_json)
+        return
     print_summaries(library.rtt_summary.summarize_log(settings), as_json=as_json)
 
 

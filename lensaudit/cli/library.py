@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from lensaudit.attacks import worst as attacks_worst
     from lensaudit.attacks.effort import runs as effort_runs
     from lensaudit.attacks.rtt import execution as rtt_execution
+    from lensaudit.attacks.rtt import fork as rtt_fork
     from lensaudit.attacks.rtt import summary as rtt_summary
     from lensaudit.auditing import audit as auditing_audit
     from lensaudit.auditing import calls as auditing_calls

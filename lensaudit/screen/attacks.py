@@ -12,6 +12,7 @@ from lensaudit.attacks.rtt.log import MEANINGS as CONDITIONS
 from lensaudit.results.kinds.effort import EffortArm, EffortRecord
 from lensaudit.results.kinds.know import KnowRecord
 from lensaudit.results.kinds.relearn import Shift
+from lensaudit.results.kinds.rtt import RttRecord
 from lensaudit.results.kinds.sample import SampleRecord
 from lensaudit.results.kinds.worst import WorstRecord
 from lensaudit.scores.estimate import Estimate
@@ -170,6 +171,29 @@ def of_summary(summary: "Summary") -> Iterator[Part]:
         f"chance {1 / study.n_choices:.0%}; held out: {', '.join(study.held_out)}; loss on "
         f"{study.sweep['loss_on']}; read by {summary.readout}"
     )
+
+
+def of_csvs(study: RttRecord) -> Iterator[Part]:
+    """What the fork's files come to by either selection, and remarks."""
+    conditions = ("A", "B", "C", "N")
+    yield table(
+        f"{study.source} on {study.data or '?'}, signature {study.rtt_signature}",
+        ("selection", "epochs", *conditions, "(B-N)/(C-N)", "B/C", "(B-A)/(C-A)"),
+        (
+            (
+                one.selection,
+                one.acc_selection_rule.removesuffix("_epoch"),
+                *(number(found.point) if found else "–" for found in accuracies),
+                *(number(ratio.point) if ratio else "–" for ratio in ratios),
+            )
+            for one in (study.main, *study.others)
+            for accuracies in [[{**study.as_they_are, **one.accuracies}.get(c) for c in conditions]]
+            for ratios in [(one.recovery_adjusted, one.recovery_rate, one.gap_closed)]
+        ),
+        left=("selection", "epochs"),
+    )
+    yield from (f"- {note}" for note in study.notes)
+    yield f"held out, for A too: {', '.join(study.held_out)}"
 
 
 def _accuracy(found: Estimate | None) -> tuple[str, ...]:

@@ -17,10 +17,11 @@ from support import rtt_support as world
 from support.rtt_support import command
 
 from lensaudit.attacks import rtt
+from lensaudit.attacks.rtt.fork import read_csvs
 from lensaudit.attacks.rtt.log import Finished, Point, Reading
 from lensaudit.attacks.rtt.readout import others_than
 from lensaudit.attacks.rtt.summary import csv_row, gate_of
-from lensaudit.attacks.settings import Cut
+from lensaudit.attacks.settings import Cut, SummarySettings
 from lensaudit.cli.main import run as lensaudit
 from lensaudit.errors import InputError, PartialError, VerificationError
 from lensaudit.scores.intervals import clustered_mean
@@ -89,6 +90,18 @@ def test_hidden_knowledge_comes_back_and_absent_knowledge_does_not(log):
     # B / C alone has the floor f / C: why the control is needed
     assert never.main.ratios["recovery_rate"].value > 0.25
     assert never.main.adjusted.least < 0 < never.main.adjusted.most
+
+
+def test_runs_beside_the_log_are_read_as_the_forks_and_come_to_the_same(finished, log):
+    studies = read_csvs(SummarySettings(from_csv=finished))
+    for ours, theirs in zip(rtt.summarize(log), studies, strict=True):
+        assert theirs.source == ours.study.models["unlearned"]
+        accuracies = {**ours.as_they_are, **ours.main.accuracies}
+        for condition, found in {**theirs.as_they_are, **theirs.main.accuracies}.items():
+            assert found.value == pytest.approx(accuracies[condition].value)
+        assert set(theirs.main.accuracies) == {"B", "C", "N"}
+        assert theirs.all_splits["A"].value == pytest.approx(ours.all_splits["A"].value)
+        assert theirs.main.recovery_adjusted.value == pytest.approx(ours.main.adjusted.value)
 
 
 @pytest.mark.parametrize("match", [False, True])

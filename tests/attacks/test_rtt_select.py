@@ -5,9 +5,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lensaudit.attacks.rtt.fork import read_csvs
 from lensaudit.attacks.rtt.log import HeldSplit, Point
 from lensaudit.attacks.rtt.marks import GridCell
 from lensaudit.attacks.rtt.selection import halves, select
+from lensaudit.attacks.settings import SummarySettings
+from lensaudit.errors import InputError
+from lensaudit.files import make_folder, write_csv
 from lensaudit.results.reading import checked
 
 N_EPOCHS = 3
@@ -117,3 +121,128 @@ def test_selection_on_noise_gains_what_order_statistics_say_and_nested_gains_not
 
 def test_a_log_of_before_is_read_on():
     assert checked(Point, {"epoch": 3, "readings": []}, "log") == Point(3, ())
+
+
+UNLEARNED = {
+    "model_path": "models/gd/lr4e-7",
+    "dataset": "YEARS",
+    "unlearn_type": "GD",
+    "forget_accs": {
+        "data/years/split_0.jsonl": {0: 0.9, 5: 0.2},
+        "data/years/split_1.jsonl": {0: 0.9, 5: 0.4},
+        "data/years/split_2.jsonl": {0: 0.9, 5: 0.9},
+    },
+    "val_files": [f"years/split_{n}" for n in range(3)],
+}
+"""A row of the fork's `unlearning/*.csv`: every split, after every epoch."""
+
+
+def retrained(split, lr, curve, condition="unlearn+rtt", start="models/gd/lr4e-7"):
+    return {
+        "forget_accs_local": curve,
+        "rtt_eval_split_id": split,
+        "rtt_train_split_ids": [one for one in range(3) if one != split],
+        "rtt_condition": condition,
+        "rtt_start_model_path": start,
+        "dataset": "YEARS",
+        "loss_type": "QUESTION_LETTER_ANSWER",
+        "lr": lr,
+        "epochs": 2,
+        "rtt_signature": "3f2a",
+    }
+
+
+B = (
+    retrained(0, 1e-7, {0: 0.7, 1: 0.4, 2: 0.5}),
+    retrained(0, 2e-7, {0: 0.7, 1: 0.6, 2: 0.4}),
+    retrained(1, 1e-7, {0: 0.7, 1: 0.1, 2: 0.7}),
+    retrained(1, 2e-7, {0: 0.7, 1: 0.35, 2: 0.3}),
+)
+C = tuple(retrained(n, 1e-7, {2: 0.9}, "baseline+rtt", "models/base") for n in (0, 1))
+
+
+def in_files(folder, *, unlearned=(UNLEARNED,), runs=(*B, *C)):
+    """One file a row, as the fork's jobs write them."""
+    for inside, rows in (("unlearning", unlearned), ("ft", runs)):
+        for n, row in enumerate(rows):
+            write_csv(
+                make_folder(folder / inside) / f"2025--num{n}.csv", list(row), [list(row.values())]
+            )
+    return folder
+
+
+def read(folder, **how):
+    return read_csvs(SummarySettings(from_csv=folder, **how))
+
+
+def test_the_forks_files_are_selected_per_v_and_globally_on_the_same_splits(tmp_path):
+    (study,) = read(in_files(tmp_path / "evals" / "pipeline").parent.parent)
+    ways = {(one.selection, one.acc_selection_rule): one for one in (study.main, *study.others)}
+    found = {way: one.accuracies["B"].value for way, one in ways.items()}
+    # best epoch: split 0 .5 and .6, split 1 .7 and .35; last epoch: .5 and .4, .7 and .3
+    assert found["per_v", "max_epoch"] == pytest.approx((0.6 + 0.7) / 2)
+    assert found["global", "max_epoch"] == pytest.approx((0.5 + 0.7) / 2)
+    assert found["per_v", "final_epoch"] == found["global", "final_epoch"] == pytest.approx(0.6)
+    # split 2 was never held out
+    assert study.as_they_are["A"].value == pytest.approx((0.2 + 0.4) / 2)
+    assert study.all_splits["A"].value == pytest.approx((0.2 + 0.4 + 0.9) / 3)
+    assert study.main.recovery_rate.value == pytest.approx(0.65 / 0.9)
+    assert study.main.gap_closed.value == pytest.approx((0.65 - 0.3) / (0.9 - 0.3))
+    assert study.main.recovery_adjusted.why == "condition N is missing"
+    assert "B: 0.650 by the best cell of each V, 0.600 by one cell for all V: 0.050 apart" in (
+        study.notes
+    )
+
+
+def test_an_accuracy_that_is_none_is_left_out_and_told(tmp_path):
+    broken = retrained(1, 3e-7, {1: float("nan"), 2: 4.75})
+    (study,) = read(in_files(tmp_path, runs=(*B, *C, broken)))
+    assert study.main.accuracies["B"].value == pytest.approx(0.65)
+    told = [note.partition("line 2: ")[2] for note in study.notes if "left out" in note]
+    assert told == [
+        "epoch 1 has the accuracy NaN: left out",
+        "epoch 2 has the accuracy 4.75: left out",
+    ]
+    (study,) = read(in_files(tmp_path / "lost", runs=(*B[:2], *C), unlearned=()))
+    assert study.held_out == ["split_0"]
+    one_split = {**UNLEARNED, "eval_split_ids": [0, 1]}
+    (study,) = read(in_files(tmp_path / "half", runs=(*B[:2], *C), unlearned=(one_split,)))
+    assert "B" not in study.main.accuracies
+    assert "B: no run of split 1 with an accuracy" in study.notes
+
+
+def test_a_run_in_two_files_counts_once_and_two_that_differ_are_refused(tmp_path):
+    (study,) = read(in_files(tmp_path / "same", runs=(*B, *C, B[0])))
+    assert study.main.accuracies["B"].value == pytest.approx(0.65)
+    assert any("counted once" in note for note in study.notes)
+    other = {**B[0], "forget_accs_local": {2: 1.0}}
+    with pytest.raises(InputError, match=r"num0.csv and .*num6.csv hold different runs of sig"):
+        read(in_files(tmp_path / "other", runs=(*B, *C, other)))
+
+
+def without(row, name):
+    return {key: value for key, value in row.items() if key != name}
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        (without(B[0], "rtt_eval_split_id"), "no column rtt_eval_split_id; wanted"),
+        ({**B[0], "forget_accs_local": "{1: "}, "forget_accs_local is '{1: ', wanted a dict"),
+        ({**B[0], "rtt_condition": "x"}, "rtt_condition is 'x', wanted unlearn"),
+        ({**B[0], "lr": "fast"}, "lr is 'fast', wanted a number"),
+        ({**B[0], "rtt_eval_split_id": -1}, "rtt_eval_split_id is .*-1', wanted a whole number"),
+        (C[0], "no row has rtt_condition unlearn"),
+    ],
+    ids=lambda one: one[:12] if isinstance(one, str) else "",
+)
+def test_a_file_that_cannot_be_read_is_one_line(tmp_path, row, said):
+    with pytest.raises(InputError, match=said):
+        read(in_files(tmp_path, runs=(row,)))
+
+
+def test_a_folder_without_the_forks_files_is_one_line(tmp_path):
+    with pytest.raises(InputError, match="no folder ft in it"):
+        read(tmp_path)
+    with pytest.raises(InputError, match="halves the items"):
+        read(in_files(tmp_path), selection="nested")

@@ -30,6 +30,12 @@ CONDITIONS: Mapping[Role, tuple[Condition, Condition]] = {
     "control": ("N0", "N"),
 }
 """Role of a model -> its condition as it is, and retrained."""
+RATIOS: Mapping[str, tuple[Condition, ...]] = {
+    "recovery_rate": ("B", "C"),
+    "recovery_adjusted": ("B", "C", "N"),
+    "gap_closed": ("B", "C", "A"),
+}
+"""What is divided by what, both measured from the third condition where there is one."""
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,9 @@ from lensaudit.attacks.rtt.log import (
 from lensaudit.attacks.rtt.marks import Cells, GridCell, Marks, mean_of
 from lensaudit.attacks.settings import EpochRule, Selection
 
+RULE_NAMES: Mapping[EpochRule, str] = {"max": "max_epoch", "final": "final_epoch"}
+"""As the upstream fork calls them."""
+
 
 @dataclass(frozen=True)
 class Selected:

@@ -16,9 +16,11 @@ from typing import Any, get_args
 
 import numpy as np
 
+from lensaudit.attacks.rtt.fork import CSVS, write_csvs
 from lensaudit.attacks.rtt.log import (
     CONDITIONS,
     MEANINGS,
+    RATIOS,
     Condition,
     Log,
     StudyRecord,
@@ -26,7 +28,7 @@ from lensaudit.attacks.rtt.log import (
 )
 from lensaudit.attacks.rtt.marks import Marks, done, mean_of, measured, v_runs
 from lensaudit.attacks.rtt.remarks import RETRAINED, ConditionCheck, checks_of, notes_of
-from lensaudit.attacks.rtt.selection import Selected, select
+from lensaudit.attacks.rtt.selection import RULE_NAMES, Selected, select
 from lensaudit.attacks.rtt.sentences import facts_retrained
 from lensaudit.attacks.settings import EpochRule, Selection, SummarySettings
 from lensaudit.errors import InputError, LensAuditError, VerificationError
@@ -40,13 +42,6 @@ from lensaudit.results.reading import document
 from lensaudit.scores.estimate import UNMEASURED, Estimate
 from lensaudit.scores.intervals import clustered_mean
 from lensaudit.scores.recovery import recovery
-
-RATIOS: Mapping[str, tuple[Condition, ...]] = {
-    "recovery_rate": ("B", "C"),
-    "recovery_adjusted": ("B", "C", "N"),
-    "gap_closed": ("B", "C", "A"),
-}
-"""What is divided by what, both measured from the third condition where there is one."""
 
 
 @dataclass(frozen=True)
@@ -249,12 +244,15 @@ def gate_of(study: StudyRecord, log: Log, readout: str | None = None) -> str:
 
 ACCURACIES: Mapping[str, Condition] = {COLUMNS[name][1]: name for name in MEANINGS}
 """Column -> condition; `control` is new here, the rest are the upstream fork's."""
-SUMMARIES = ("summary.csv", "summary.json")
-RULE_NAMES = {"max": "max_epoch", "final": "final_epoch"}
+SUMMARIES = ("summary.csv", "summary.json", *CSVS.values())
 
 
 def write_summaries(summaries: Sequence[Summary], log: Log, folder: Path) -> tuple[Path, Path]:
-    """Write `summary.csv`, one row per study, and `summary.json`, with everything else."""
+    """Write `summary.csv`, one row per study, `summary.json`, with everything else, and the runs.
+
+    Each run is a row of files that the upstream fork's scripts read, too.
+    """
+    write_csvs(log, folder)
     rows = [csv_row(one, log) for one in summaries]
     table = write_csv(folder / "summary.csv", list(rows[0]), [list(row.values()) for row in rows])
     return table, write_json(
@@ -385,6 +383,7 @@ def summarize_log(settings: SummarySettings) -> Summarized:
         InputError: there is no log, it holds no study, or a line of it or its manifest was edited
             or is missing.
     """
+    assert settings.log is not None
     log = read_log(settings.log, must_exist=True)
     assert log.ledger is not None
     log.ledger.check("run the `lensaudit rtt run` that made it again")
