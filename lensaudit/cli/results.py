@@ -208,7 +208,7 @@ def verdict(
 @options(ExportSettings)
 @shared("force")
 def export_command(runs: tuple[Path, ...], settings: ExportSettings, force: bool) -> None:
-    """Write RUNS as every_eval_ever, the Hub, Inspect or CI read them; nothing is sent.
+    """Write RUNS as every_eval_ever, the Hub, Inspect, CI or UDS read them; nothing is sent.
 
     RUNS: folders of results, looked into to any depth. Intervals, content hashes and what has no
     score, with the reason, go along.

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from lensaudit.settings import Needs, Option, Place, Section
 
-Format = Literal["eee", "hub-results", "model-card", "inspect", "junit", "markdown"]
+Format = Literal["eee", "hub-results", "model-card", "inspect", "junit", "markdown", "uds-runs"]
 
 
 @dataclass(frozen=True)

@@ -13,15 +13,21 @@ import pytest
 import yaml
 from huggingface_hub import parse_eval_result_entries
 from jsonschema import Draft7Validator
+from support import of_role
 from support import report_cases as cases
 from support import verdict_support as made
 
+from lensaudit.cli.main import run
 from lensaudit.doors.export.files import WRITERS, export
 from lensaudit.doors.settings import ExportSettings
 from lensaudit.errors import InputError
+from lensaudit.meta.aggregate import aggregated
+from lensaudit.meta.reading import read_values
+from lensaudit.models.registry import load_registry
 from lensaudit.verdict.collect import verdicts
 
-GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "every_eval_ever.json").read_text())
+GOLDEN_FOLDER = Path(__file__).parents[1] / "golden"
+GOLDEN = json.loads((GOLDEN_FOLDER / "every_eval_ever.json").read_text())
 NAMED = {"hub-results": {"dataset": "org/set@abc"}}
 WITHOUT_PACKAGES = [name for name in WRITERS if name != "inspect"]
 
@@ -306,3 +312,78 @@ def test_another_version_of_inspect_is_one_line(audited, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "inspect_ai.log", types.ModuleType("inspect_ai.log"))
     with pytest.raises(InputError, match=r"inspect-ai 9.9: .*0\.3\.285 was tried"):
         exported(audited, "inspect", tmp_path)
+
+
+@pytest.fixture(scope="module")
+def some_published(tmp_path_factory):
+    """Twelve models of the published table with both anchors, as that file has them."""
+    place = tmp_path_factory.mktemp("published")
+    content = json.loads((GOLDEN_FOLDER / "published" / "method_results.json").read_text())
+    anchors = [row for row in content["models"] if row["model"] in ("full", "retain")]
+    others = [row for row in content["models"] if row not in anchors][::13]
+    cases.write(place / "method_results.json", content | {"models": [*anchors, *others]})
+    return place / "method_results.json"
+
+
+def test_the_run_folder_of_uds_holds_every_value_and_aggregate(some_published, tmp_path):
+    before = read_values([some_published])
+    export([some_published], ExportSettings(to="uds-runs", out=tmp_path))
+    after = read_values([tmp_path / "runs"])
+    assert set(after.models) >= {one for one in before.models if one not in ("full", "retain")}
+    assert {"full_ep5", "full_ep10", "retain_ep5", "retain_ep10"} <= set(after.models)
+    for model, row in before.rows.items():
+        for name in [f"{model}_ep5", f"{model}_ep10"] if model in ("full", "retain") else [model]:
+            # the layout has no place for the lens
+            placed = {key: value for key, value in row.items() if key != "logit_lens"}
+            assert {key: after.value(name, key) for key in placed} == placed
+    for row in aggregated(before):
+        if row.epoch:
+            folder = tmp_path / "runs" / row.epoch
+            of = {
+                name: json.loads((folder / name / row.model / "summary.json").read_text())
+                for name in ("memorization", "privacy", "utility", "uds")
+            }
+            assert of["memorization"]["avg_mem"] == pytest.approx(row.mem)
+            assert of["privacy"]["privacy_score"] == pytest.approx(row.privacy_mia)
+            assert of["uds"]["avg_uds"] == row.uds
+            # what their scripts divide by lies beside it
+            whole = json.loads((folder / "utility" / "full" / "summary.json").read_text())
+            relative = min(1, of["utility"]["utility"] / (whole["utility"] + 1e-12))
+            assert relative == pytest.approx(row.utility_rel)
+            listed = json.loads((folder / "model_list.json").read_text())
+            assert row.model in listed[f"{row.epoch}_models"]
+
+
+def test_a_judgement_of_pools_lies_where_the_scripts_of_uds_look(tmp_path):
+    pools = json.loads((GOLDEN_FOLDER / "published" / "pools.json").read_text())
+    known = load_registry()
+    names = {side: of_role(known, f"pool_{side}") for side in ("knows", "forgot")}
+    rows = {
+        model.name: {"metrics": {"uds": value}}
+        for side, models in names.items()
+        for model, value in zip(models, pools[side]["uds"], strict=True)
+    }
+    cases.write(tmp_path / "results.json", rows)
+    sides = ["--pool-knows", "published", "--pool-forgot", "published", "--metric", "uds"]
+    where = ["--results", str(tmp_path / "results.json"), "--out", str(tmp_path / "judged")]
+    assert run(["meta", "faithfulness", *sides, *where]) == 0
+    assert (
+        run(["export", str(tmp_path / "judged"), "--to", "uds-runs", "-o", str(tmp_path / "out")])
+        == 0
+    )
+    place = tmp_path / "out" / "runs" / "faithfulness"
+    found = json.loads((place / "summary.json").read_text())["uds"]
+    # as their file prints it
+    assert found["auc_roc"] == pytest.approx(0.9711111111111111, abs=1e-6)
+    assert found["raw_auc"] == pytest.approx(0.028888888888888888, abs=1e-6)
+    assert (found["p_count"], found["n_count"]) == (30, 30)
+    assert found["p_mean"] == pytest.approx(0.48565627518280874, abs=1e-6)
+    assert found["n_mean"] == pytest.approx(0.8520439402035922, abs=1e-6)
+    models = json.loads((place / "results.json").read_text())
+    assert sum("/pos_" in one for one in models) == sum("/neg_" in one for one in models) == 30
+
+
+def test_two_models_of_one_folder_are_refused(tmp_path):
+    cases.write(tmp_path / "results.json", {"a/b": {"uds": 0.5}, "a-b": {"uds": 0.5}})
+    with pytest.raises(InputError, match="another model is called a-b too"):
+        export([tmp_path / "results.json"], ExportSettings(to="uds-runs", out=tmp_path / "out"))

@@ -1,4 +1,4 @@
-"""Exports: what was found of a model, in the files of every_eval_ever, the Hub, Inspect and CI.
+"""Exports: what was found of a model, in files of every_eval_ever, the Hub, Inspect, CI or UDS.
 
 Values come with their intervals, what has none with its reason, models and rows with their content
 hashes. Files depend on the results alone: written twice, they are the same.
@@ -11,6 +11,7 @@ from lensaudit.doors.export.card import hub_results, junit, markdown, model_card
 from lensaudit.doors.export.eee import eee
 from lensaudit.doors.export.inspect_log import inspect_log
 from lensaudit.doors.export.model import HUB_NAME, Exported, Files, exported
+from lensaudit.doors.export.uds_runs import uds_runs
 from lensaudit.doors.settings import ExportSettings
 from lensaudit.errors import InputError
 from lensaudit.files import check_output, make_folder, write_bytes
@@ -38,9 +39,13 @@ def export(runs: Sequence[Place], settings: ExportSettings, *, force: bool = Fal
             f"--dataset: found {settings.dataset!r}, wanted ORG/NAME[@REVISION] of the forget set "
             "on the Hub; hub-results files each number under it"
         )
-    found = verdicts(runs)
-    located = list(found.found.values())
-    files = WRITERS[settings.to]([exported(one, located) for one in found.models], found, settings)
+    if settings.to == "uds-runs":  # of values, which `meta` reads; no verdict is asked for
+        files = uds_runs([Path(run) for run in runs])
+    else:
+        found = verdicts(runs)
+        located = list(found.found.values())
+        models = [exported(one, located) for one in found.models]
+        files = WRITERS[settings.to](models, found, settings)
     out = make_folder(Path(settings.out))
     for name in files:
         check_output(out / name, ours=lambda content: b"lensaudit" in content, force=force)
