@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from lensaudit.doors import gate as doors_gate
     from lensaudit.doors import gate_formats as doors_gate_formats
     from lensaudit.doors import harness as doors_harness
+    from lensaudit.doors import lmeval as doors_lmeval
     from lensaudit.doors import logs as doors_logs
     from lensaudit.doors import open_unlearning as doors_open_unlearning
     from lensaudit.doors import spans as doors_spans

@@ -299,8 +299,8 @@ def demo(real: bool, out: Path | None, activations: Path, as_json: bool) -> None
 
 @click.command("lm-eval")
 @options(HarnessSettings)
-@shared("json")
-def lm_eval(settings: HarnessSettings, as_json: bool) -> None:
+@shared("json", "dry_run")
+def lm_eval(settings: HarnessSettings, as_json: bool, dry_run: bool) -> None:
     """Run tasks of lm-evaluation-harness on a model as it is, quantised or steered.
 
     Every argument reaches the harness. Local task files and data need no network. Results hold
@@ -309,6 +309,9 @@ def lm_eval(settings: HarnessSettings, as_json: bool) -> None:
     os.environ.setdefault("TQDM_DISABLE", "1")  # read when tqdm is imported
     # before anything that takes seconds is imported
     need("lm_eval", called="lm-evaluation-harness", extra="lmeval")
+    if dry_run:
+        say(library.doors_lmeval.open_harness(settings).plan().text())
+        return
     with during(LOOKING):
         harnessed = library.doors_harness.harnessed
     found = harnessed(settings, notice=notice)

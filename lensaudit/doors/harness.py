@@ -29,14 +29,15 @@ def harness_folder(settings: HarnessSettings) -> Path:
 
 
 def harnessed(settings: HarnessSettings, *, notice: Notice) -> RunResult:
-    """As `doors.lmeval.run_harness`; the harness is installed."""
+    """The results of `doors.lmeval.open_harness`; the harness is installed."""
     folder = harness_folder(settings)
 
     def made(_: Notice, opened: Callable[[], None]) -> RunResult:
-        from lensaudit.doors.lmeval import run_harness  # seconds to import
+        from lensaudit.doors.lmeval import open_harness  # seconds to import
 
+        found = open_harness(settings)
         opened()
-        return run_harness(settings, notice)
+        return found.run(notice)
 
     def read(_: Sequence[Path]) -> RunResult:
         return RunResult(settings.model, folder, json_object(folder / SUMMARY))

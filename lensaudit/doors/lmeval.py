@@ -14,6 +14,7 @@ import math
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -33,13 +34,13 @@ from lensaudit.models.device import resolve_device, resolve_dtype
 from lensaudit.models.hashing import file_sha256
 from lensaudit.models.quantize import quantise_in_place
 from lensaudit.patching.interventions import add, project_out
-from lensaudit.progress import Notice, unheard
+from lensaudit.progress import Notice, Plan, unheard
 from lensaudit.results.keyed import keyed_document, write_keyed
 from lensaudit.results.manifest import manifest
 from lensaudit.results.owner import claim
 from lensaudit.results.reading import null
 from lensaudit.results.run import RunResult
-from lensaudit.settings import plain
+from lensaudit.settings import in_commas, plain
 from lensaudit.steer.estimators import SteeringVector, load_vector
 
 Task = str | Mapping[str, Any]
@@ -56,44 +57,103 @@ ARGUMENTS = (
 """Settings that decide a task's numbers; the batch size does so in half precision."""
 
 
-def run_harness(settings: HarnessSettings, notice: Notice) -> RunResult:
-    """Run the tasks; write their results and a manifest.
+@dataclass(frozen=True)
+class OpenedHarness:
+    """A run of `lm-eval` whose model, vector and tasks were looked at; nothing is loaded."""
+
+    settings: HarnessSettings
+    folder: Path
+    checkpoint: Checkpoint
+    conditions: Conditions
+    vector: SteeringVector | None
+    tasks: tuple[str, ...]
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What tells this model from others: weights, edits, dtype."""
+        settings, vector = self.settings, self.vector
+        way = "ablate" if settings.ablate else settings.coefficient
+        return {
+            "weights": self.checkpoint.weights,
+            "tokenizer": self.checkpoint.tokenizer,
+            **self.conditions.as_run(),
+            "quantize": settings.quantize,
+            "steer": None if vector is None else [vector.hash(), way],
+        }
+
+    def plan(self) -> Plan:
+        """Which tasks would run; loads and writes nothing."""
+        keys = {task: _key(task, self.identity, self.settings) for task in self.tasks}
+        kept = {task: keyed_document(self.folder / _files(task)[0], keys[task]) for task in keys}
+        model = f"{self.checkpoint.spec.name}, {self.conditions.dtype} on {self.conditions.device}"
+        lines = [
+            f"{name}: {'runs' if it is None else 'kept from before'}" for name, it in kept.items()
+        ]
+        n_kept = len(kept) - list(kept.values()).count(None)
+        return Plan((f"{model}: {self.folder}", *lines), n_kept=n_kept, done=n_kept == len(kept))
+
+    def run(self, notice: Notice) -> RunResult:
+        """Run the tasks; write their results and a manifest.
+
+        Raises:
+            InputError: the harness refuses a task.
+            WorkError: a task has no number.
+        """
+        started, settings = time.monotonic(), self.settings
+        claim(self.folder, COMMAND, [SUMMARY])
+        how = {"identity": self.identity, "settings": settings, "report": notice}
+        with edited(self.checkpoint, settings, self.vector, self.conditions) as (model, tokenizer):
+            found = run_tasks(model, tokenizer, self.tasks, self.folder, **how)
+        asked = {"tasks": settings.tasks, "include": plain(settings)["include"]}
+        weights = {"name": settings.model, "weights": self.checkpoint.weights}
+        manifest(
+            COMMAND,
+            kind="lm-eval",
+            options={**_arguments(settings), **asked},
+            inputs={"model": weights, **self.identity},
+            device=self.conditions.device,
+            started=started,
+        ).write(self.folder, [SUMMARY, *(file for task in self.tasks for file in _files(task))])
+        return found
+
+
+def open_harness(settings: HarnessSettings) -> OpenedHarness:
+    """A run whose every name was looked at.
 
     Raises:
         InputError: an unknown name or task, or the harness is not installed.
-        WorkError: a task has no number.
     """
-    started = time.monotonic()
     folder = harness_folder(settings)
     checkpoint = open_model(settings.model, settings.registry)
     device = resolve_device(settings.device)
     dtype = resolve_dtype(settings.dtype, device)
-    vector = vector_of(checkpoint, settings)
-    claim(folder, COMMAND, [SUMMARY])
-    conditions = conditions_of(checkpoint, dtype=dtype, device=device, attention=settings.attn)
-    way = "ablate" if settings.ablate else settings.coefficient
-    identity = {
-        "weights": checkpoint.weights,
-        "tokenizer": checkpoint.tokenizer,
-        **conditions.as_run(),
-        "quantize": settings.quantize,
-        "steer": None if vector is None else [vector.hash(), way],
-    }
-    tasks = [one.strip() for one in settings.tasks.split(",") if one.strip()]
-    with edited(checkpoint, settings, vector, conditions) as (model, tokenizer):
-        found = run_tasks(
-            model, tokenizer, tasks, folder, identity=identity, settings=settings, report=notice
-        )
-    asked = {"tasks": settings.tasks, "include": plain(settings)["include"]}
-    manifest(
-        COMMAND,
-        kind="lm-eval",
-        options={**_arguments(settings), **asked},
-        inputs={"model": {"name": settings.model, "weights": checkpoint.weights}, **identity},
-        device=device,
-        started=started,
-    ).write(folder, [SUMMARY, *(file for task in tasks for file in _files(task))])
-    return found
+    tasks = in_commas(settings.tasks)
+    _manager([(task, task) for task in tasks], settings)
+    return OpenedHarness(
+        settings=settings,
+        folder=folder,
+        checkpoint=checkpoint,
+        conditions=conditions_of(checkpoint, dtype=dtype, device=device, attention=settings.attn),
+        vector=vector_of(checkpoint, settings),
+        tasks=tasks,
+    )
+
+
+def _manager(named: Sequence[tuple[str, Task]], settings: HarnessSettings) -> Any:
+    """The harness's own list of tasks, with those of a folder; every name is in it.
+
+    Raises:
+        InputError: one is not, or the harness is not installed.
+    """
+    need("lm_eval", called="lm-evaluation-harness", extra="lmeval")
+    from lm_eval.tasks import TaskManager  # pyright: ignore[reportMissingImports]
+
+    folder = settings.include
+    if folder is not None and not folder.is_dir():
+        raise InputError(f"{folder}: no such folder; --include wants one with task YAML files")
+    manager = TaskManager(include_path=None if folder is None else str(folder))
+    _check_names(named, manager, folder)
+    return manager
 
 
 def vector_of(checkpoint: Checkpoint, settings: HarnessSettings) -> SteeringVector | None:
@@ -167,15 +227,8 @@ def run_tasks(
         InputError: an unknown task, or the harness is not installed.
         WorkError: a task has no number.
     """
-    need("lm_eval", called="lm-evaluation-harness", extra="lmeval")
-    from lm_eval.tasks import TaskManager  # pyright: ignore[reportMissingImports]
-
-    folder = settings.include
-    if folder is not None and not folder.is_dir():
-        raise InputError(f"{folder}: no such folder; --include wants one with task YAML files")
-    manager = TaskManager(include_path=None if folder is None else str(folder))
     named = [(_name(task), task) for task in tasks]
-    _check_names(named, manager, folder)
+    manager = _manager(named, settings)
     make_folder(out)
     values: dict[str, float | None] = {}
     for name, task in named:

@@ -116,12 +116,22 @@ def test_arguments_reach_the_harness(tasks, tmp_path, no_network):
 def test_a_task_is_run_again_only_if_something_changed(tasks, tmp_path, no_network, capsys):
     out = tmp_path / "out"
     given = ("--tasks", "own_choice", "--include", tasks, "--limit", 2, "--out", out)
+    assert command("--model", "demo/full", *given, "--dry-run") == 0
+    assert "own_choice: runs" in capsys.readouterr().out
+    assert not out.exists()
     command("--model", "demo/full", *given)
     capsys.readouterr()
+    assert command("--model", "demo/full", *given, "--dry-run") == 0
+    assert "own_choice: kept from before" in capsys.readouterr().out
     command("--model", "demo/full", *given)
     told = capsys.readouterr().err
+    assert "holds this run already; nothing to do" in told
+    # of two tasks the one that is there is kept
+    two = [one if one != "own_choice" else "own_choice,own_words" for one in given]
+    command("--model", "demo/full", *two)
+    told = capsys.readouterr().err
     assert "own_choice: kept from before" in told
-    assert "runs" not in told
+    assert "own_words: runs" in told
     command("--model", "demo/npo", *given)
     assert "own_choice: runs" in capsys.readouterr().err
 
@@ -264,5 +274,7 @@ def test_an_unknown_task_is_one_line(tasks, tmp_path, no_network, capsys):
         (["own_choice", "--coefficient", 3], "--coefficient scales a vector"),
         (["own_choice", "--ablate"], "name its vector with --steer"),
     ):
-        assert command(*given, "--tasks", *more) == 2
-        assert said in capsys.readouterr().err
+        for last in ([], ["--dry-run"]):
+            assert command(*given, "--tasks", *more, *last) == 2
+            assert said in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
