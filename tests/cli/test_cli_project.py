@@ -280,7 +280,7 @@ LOOKED_AT = {
     *("--answer-key", "--apply-chat-template", "--as-ratio", "--attack"),
     *("--audit", "--auditor", "--autocast", "--before", "--by", "--calibration"),
     *("--classifier", "--coefficients", "--command", "--component", "--context", "--data"),
-    *("--dataset", "--organization"),
+    *("--dataset", "--from-csv", "--organization"),
     *("--device", "--dry-run", "--exclude", "--faithfulness"),
     *("--fewshot-as-multiturn", "--figures", "--forget", "--forget-split", "--fresh", "--help-all"),
     *("--from-log", "--full", "--gate", "--gen-kwargs", "--gpus", "--group-key", "--gym"),
