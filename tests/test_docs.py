@@ -29,6 +29,7 @@ PAGES = (
     "engine",
     "README#Neighbouring tools",
     "sweep",
+    "reproduce",
     "attacks#Relearning and rounding",
     "attacks#How many steps does it take?",
     "attacks#Retraining on some facts, measuring others",
@@ -53,6 +54,7 @@ FAST = (
     *("doors/open-unlearning", "doors/caches", "doors/export", "doors/data"),
     *("doors/transformer-lens", "gate", "own-model#Try the project file", "own-forget-set"),
     "terminal",
+    "reproduce",
 )
 """Run by default; the others take 5 to 60 seconds each and are `slow`."""
 

@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from lensaudit.judge import calibrate as judge_calibrate
     from lensaudit.judge import client as judge_client
     from lensaudit.judge import jobs as judge_jobs
+    from lensaudit.meta import check as meta_check
     from lensaudit.meta import documents as meta_documents
     from lensaudit.meta import runs as meta_runs
     from lensaudit.models import family as models_family

@@ -12,6 +12,7 @@ from rich.filesize import decimal as size
 from lensaudit.cli import library
 from lensaudit.cli.options import ByteSize, SettingOption, options, shared
 from lensaudit.cli.terminal import answer, emit, notice, say, tell, written
+from lensaudit.errors import VerificationError
 from lensaudit.files import read_json
 from lensaudit.gym.settings import (
     GymTableSettings,
@@ -97,6 +98,23 @@ def table_(settings: MetaTableSettings, as_json: bool) -> None:
     """
     document = library.meta_documents.run_table(settings)
     answer(document, [library.screen_meta.meta_table(document)], settings.out, as_json=as_json)
+
+
+@meta.command()
+@RESULTS
+@shared("json")
+def check(results: tuple[Path, ...], as_json: bool) -> None:
+    """Compare RESULTS with the published tables, number by number; exit code 4 where one differs.
+
+    RESULTS: folders of a sweep, of eval, patch and meta, or result files of the UDS repository.
+    Each published number is equal within its tolerance, differs, or is not measured, with the
+    reason. The tables of the UDS paper, of open-unlearning and of the patching audit come along.
+    """
+    found = library.meta_check.check(results)
+    answer([asdict(one) for one in found], library.screen_meta.of_check(found), as_json=as_json)
+    if n := sum(one.found == "differs" for one in found):
+        measured = sum(one.found != "not measured" for one in found)
+        raise VerificationError(f"{n} of {measured} numbers differ from the published tables")
 
 
 def _tell(

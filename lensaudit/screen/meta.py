@@ -1,6 +1,7 @@
 """What metrics and auditors are worth: faithfulness, robustness, aggregates, the gym."""
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from lensaudit.screen.tables import Part, table
 if TYPE_CHECKING:
     from lensaudit.gym.make import Listed
     from lensaudit.gym.scoring import Submitted
+    from lensaudit.meta.check import CheckedNumber
 
 Document = Mapping[str, Any]
 
@@ -27,6 +29,39 @@ def bars(histogram: Document | None, side: str) -> str:
         return ""
     tallest = max(*histogram["knows"], *histogram["forgot"])
     return "".join(BLOCKS[math.ceil(8 * n / tallest)] if n else " " for n in histogram[side])
+
+
+def of_check(found: "Sequence[CheckedNumber]") -> Iterator[Part]:
+    """Counts by table and metric, then every number that was measured, and what is wide why."""
+    named = dict.fromkeys((one.table, one.metric) for one in found)
+    counted = {
+        at: Counter(one.found for one in found if (one.table, one.metric) == at) for at in named
+    }
+    yield table(
+        "published numbers",
+        ("table", "metric", "equal", "differs", "not measured"),
+        (
+            (*at, *(str(n[one]) for one in ("equal", "differs", "not measured")))
+            for at, n in counted.items()
+        ),
+        left=("table", "metric"),
+    )
+    yield table(
+        "what was measured",
+        ("table", "row", "metric", "published", "here", "tolerance", ""),
+        (
+            (
+                *(one.table, one.row, one.metric),
+                *map(number, (one.published, one.value, one.within)),
+                one.found,
+            )
+            for one in sorted(found, key=lambda one: one.found != "differs")
+            if one.value is not None
+        ),
+        left=("table", "row", "metric", ""),
+    )
+    for why in dict.fromkeys(one.why for one in found if one.found == "differs"):
+        yield f"the tolerance takes into account: {why}"
 
 
 def faithfulness_table(document: Document) -> Table:

@@ -1,6 +1,7 @@
 """Every published aggregate, ranking, filter and AUC, computed again from the published values."""
 
 import json
+from collections import Counter
 
 import pytest
 from support import GOLDEN, of_role
@@ -8,6 +9,7 @@ from support import GOLDEN, of_role
 from lensaudit.cli.main import run
 from lensaudit.errors import InputError
 from lensaudit.meta.aggregate import SCORES, aggregated, ranking
+from lensaudit.meta.check import check, expected_tables
 from lensaudit.meta.documents import read_sources, read_thresholds, table_rows
 from lensaudit.meta.reading import CATALOGUE, THRESHOLDS, read_values
 from lensaudit.models.registry import load_registry
@@ -202,3 +204,56 @@ def test_the_authors_file_of_the_pools_is_judged_by_name(pools, tmp_path, capsys
     assert uds["auc"] is None
     assert uds["n_knows"] == 29
     assert uds["reason"] == "1 to do: pos_full_lr2e5_wd001_ep10"
+
+
+def test_the_authors_files_agree_with_every_published_number(published):
+    found = check([published / "method_results.json", published / "meta_eval.json"])
+    counts = Counter((one.table, one.found) for one in found)
+    # 152 models, 20 metrics; 22 metrics a judgement; those files have no UDR and no model utility
+    assert counts == {
+        ("uds_models", "equal"): 152 * 20,
+        ("uds_faithfulness", "equal"): 22,
+        ("uds_quantization", "equal"): 22,
+        ("uds_relearning", "equal"): 22,
+        ("method_table", "not measured"): 3,
+        ("open_unlearning", "not measured"): 4,
+    }
+
+
+def test_every_published_number_has_a_source_a_known_name_and_a_tolerance_with_a_reason():
+    registry = load_registry()
+    for table in expected_tables():
+        assert table.source
+        assert set(table.tolerance) == set(table.metrics)
+        assert all(one.within > 0 and one.why for one in table.tolerance.values())
+        assert all(len(row) == len(table.metrics) for row in table.rows.values())
+        known = registry if table.kind == "values" else CATALOGUE
+        assert set(table.rows) <= set(known)
+
+
+def test_a_number_is_equal_within_its_tolerance_differs_or_is_not_measured(tmp_path, capsys):
+    rows = {
+        "npo_lr2e5_b01_a1_ep10": {"uds": 0.619 + 0.019},
+        "rmu_lr2e5_l5_s10_ep10": {"uds": 0.667 + 0.03},
+        # an alias is the checkpoint that it stands for
+        "graddiff": {"em_erasure": 0.23},
+        "full_ep5": {"uds": 0.0},
+    }
+    (tmp_path / "results.json").write_text(json.dumps(rows))
+    found = {(one.row, one.metric): one for one in check([tmp_path / "results.json"])}
+    assert found["npo_lr2e5_b01_a1_ep10", "uds"].found == "equal"
+    assert found["rmu_lr2e5_l5_s10_ep10", "uds"].found == "differs"
+    assert found["graddiff_lr1e5_a5_ep10", "em_erasure"].found == "equal"
+    assert found["full", "uds"].found == "equal"
+    assert found["full", "es"].why == "its results lack this metric"
+    assert found["es", "quantize"].why == "no quantize result"
+    assert run(["meta", "check", str(tmp_path / "results.json")]) == 4
+    assert "1 of 4 numbers differ from the published tables" in capsys.readouterr().err
+
+
+def test_results_of_no_published_row_are_one_line(tmp_path, capsys):
+    (tmp_path / "results.json").write_text(json.dumps({"mine": {"uds": 0.5}}))
+    assert run(["meta", "check", str(tmp_path / "results.json")]) == 2
+    said = capsys.readouterr().err
+    assert "no model and no metric of the published tables" in said
+    assert len(said.splitlines()) == 1
