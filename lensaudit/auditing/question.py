@@ -296,7 +296,7 @@ def annotated_set(model: str, asked: Questions) -> str:
         return str(own["forget"])
     if data is None and own:
         raise InputError(f"no forget set; name one with --data: {MAKE_ONE}")
-    is_folder = data is not None and Path(data).is_dir()
+    is_folder = data not in (None, DEMO_DATA) and Path(data or "").is_dir()
     if not is_folder and (data == DEMO_DATA or (data is None and model.startswith(DEMO_NAMES))):
         return DEMO
     if asked.forget_split != FORGET10:
@@ -347,7 +347,7 @@ def own_data(data: str | None) -> tuple[str | None, Path | None]:
         return DEMO_DATA, None
     path = Path(data).expanduser()
     if path.is_dir():
-        return str(path), None
+        return os.path.expanduser(data), None  # `./demo` stays one
     return (None, path) if path.is_file() or data.endswith(ROWS) else (data, None)
 
 

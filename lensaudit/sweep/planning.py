@@ -16,7 +16,7 @@ from lensaudit.auditing.question import annotated_set, check_asked, splits_of, v
 from lensaudit.data.facts import Fact
 from lensaudit.data.neutral import Neutral, kept_facts, neutral_beside
 from lensaudit.data.suites import DEMO_DATA
-from lensaudit.data.tofu import forget_set
+from lensaudit.data.tofu import TOFU_PAIRS, forget_set
 from lensaudit.errors import InputError, shortened
 from lensaudit.evaluation.passes import PASS_VERSION, rows_lack
 from lensaudit.files import digest, read_text
@@ -180,7 +180,9 @@ def with_data(conditions: UnitConditions, names: Sequence[str]) -> UnitCondition
         conditions = replace(conditions, data=DEMO_DATA)
     keys = ("forget", "holdout", "retain_set", "data", "relearn_on", "align_data", "validity_data")
     given = {key: getattr(conditions, key) for key in keys}
-    places = {key: one for key, one in given.items() if one is not None and os.path.exists(one)}
+    # a folder that has a set's name is `./demo`
+    words = (None, DEMO_DATA, *TOFU_PAIRS)
+    places = {key: one for key, one in given.items() if one not in words and os.path.exists(one)}
     return replace(conditions, **{key: os.path.abspath(one) for key, one in places.items()})
 
 

@@ -124,6 +124,20 @@ def test_a_name_that_a_folder_has_too_is_the_names_and_told_once(place, capsys):
     assert "source demo/npo" in said.out
 
 
+OF_DEMO = ["eval --model", "audit --source", "effort --source", "rtt run --source", "sweep plan"]
+
+
+@pytest.mark.parametrize("call", OF_DEMO)
+def test_a_folder_called_demo_is_not_the_data_demo(call, place, capsys):
+    (place / "demo").mkdir()
+    size = ["--limit", "4"] * (call != "rtt run --source")
+    typed = [*call.split(), "demo/npo", "--out", "x", "--dry-run", *size]
+    for data in ("demo", "./demo"):
+        # the folder is empty
+        assert run([*typed, "--data", data]) == (0 if data == "demo" else 2)
+    assert "demo: " in capsys.readouterr().err
+
+
 def test_a_sweep_without_a_retain_model_says_what_to_name_at_once(place, capsys):
     for name in ("full", "npo"):
         (place / name).symlink_to(EMBEDDED / name)

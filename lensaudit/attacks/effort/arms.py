@@ -14,7 +14,7 @@ from typing import Any
 
 from lensaudit.attacks.rtt.data import Dataset, Defect, handled, load_mcq
 from lensaudit.attacks.rtt.readout import EncodedItem, EncodedSplit, encode_split, others_than
-from lensaudit.attacks.rtt.splits import load_statements, split_by_author
+from lensaudit.attacks.rtt.splits import folder_of_splits, load_statements, split_by_author
 from lensaudit.attacks.settings import Arm, EffortSettings, FactReadout
 from lensaudit.data.chat import Encoding
 from lensaudit.data.facts import Fact, answered
@@ -122,8 +122,7 @@ def _facts(settings: EffortSettings, name: str) -> tuple[Dataset, list[Fact], Ma
     Raises:
         InputError: no such data, defects or shared entities that are refused.
     """
-    folder = Path(name).expanduser()
-    if folder.is_dir():
+    if folder := folder_of_splits(name):
         data = handled(load_mcq(folder), settings.defects)
         if settings.limit is not None or settings.exclude:
             raise InputError(

@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import chain
-from pathlib import Path
 from typing import Any, Literal
 
 from lensaudit.attacks.exchange import undo_exchange
@@ -28,7 +27,7 @@ from lensaudit.attacks.rtt.readout import (
     others_than,
     read_along,
 )
-from lensaudit.attacks.rtt.splits import load_statements, split_by_author
+from lensaudit.attacks.rtt.splits import folder_of_splits, load_statements, split_by_author
 from lensaudit.attacks.rtt.study import (
     COMMAND,
     LRS,
@@ -49,7 +48,6 @@ from lensaudit.attacks.settings import (
     StudySettings,
     ValidationSettings,
 )
-from lensaudit.data.tofu import DEMO, TOFU_PAIRS
 from lensaudit.errors import InputError, PartialError, VerificationError
 from lensaudit.files import alone, make_folder
 from lensaudit.models.checkpoint import load_tokenizer, of_embedded_family, open_model
@@ -208,9 +206,7 @@ def validate(settings: ValidationSettings) -> Dataset:
 
 def data_of(name: str, cut: Cut) -> Dataset:
     """Splits from a folder, or cut from a forget set."""
-    folder = Path(name).expanduser()
-    # a folder that has a set's name is `./demo`
-    if folder.is_dir() and name not in (DEMO, *TOFU_PAIRS):
+    if folder := folder_of_splits(name):
         return load_mcq(folder, only=cut.only)
     if cut.only:
         raise InputError("--only names splits of a folder; a forget set is cut by --splits")

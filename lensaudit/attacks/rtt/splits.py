@@ -66,6 +66,12 @@ def load_statements(
     return path.stem, _facts(str(path), rows, rows_per_author, problems)
 
 
+def folder_of_splits(name: str) -> Path | None:
+    """The folder of splits that `--data` names, if one; one that has a set's name is `./demo`."""
+    folder = Path(name).expanduser()
+    return folder if folder.is_dir() and name not in (DEMO, *TOFU_PAIRS) else None
+
+
 def split_by_author(
     name: str, facts: Statements, *, n_splits: int = SPLITS, seed: int = 0
 ) -> Dataset:
