@@ -114,7 +114,7 @@ class Know:
         models = {"source": self.source, "base": self.base}
         models |= {f"retain {n}": one for n, one in enumerate(self.retains, 1)}
         found = {
-            role: {"name": one.spec.name, "weights": one.weights}
+            role: {"name": one.spec.name, **one.spec.alias, "weights": one.weights}
             for role, one in models.items()
             if one is not None
         }

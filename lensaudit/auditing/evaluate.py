@@ -327,7 +327,7 @@ def _inputs(passes: ModelPasses) -> dict[str, Any]:
     """What was read, by content."""
     subjects = {"model": passes.subject, "reference": passes.reference}
     inputs: dict[str, Any] = {
-        role: {"name": one.name, "weights": one.conditions.weights}
+        role: {"name": one.name, **one.alias, "weights": one.conditions.weights}
         for role, one in subjects.items()
         if one is not None
     }

@@ -123,6 +123,11 @@ def _check_models(file: Place | None) -> None:
                     spec = library.models_registry.resolve(name, known)
                     if name in known and os.path.isfile(os.path.join(name, "config.json")):
                         notice(f"{name}: the model of that name; the folder is ./{name}")
+                    if spec.elsewhere is not None:
+                        notice(
+                            f"{name}: {spec.alias_of}; documents disagree, another one means "
+                            f"{spec.elsewhere}"
+                        )
                     if spec.local is None and not plans:
                         library.models_hub_files.check_at_hand(spec)
 

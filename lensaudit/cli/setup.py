@@ -225,7 +225,7 @@ def models(context: click.Context, role: Role | None, registry: Path | None, as_
         return
     specs = [one for one in load_registry(registry).values() if role in (None, one.role)]
     if as_json:
-        keys = ("name", "repo", "revision", "role", "method", "alias_of")
+        keys = ("name", "repo", "revision", "role", "method", "alias_of", "elsewhere")
         records = [
             {key: getattr(one, key) for key in keys}
             | {"origin": origin(one), "adapter": one.adapter.repo if one.adapter else None}
@@ -261,6 +261,8 @@ def _columns(spec: ModelSpec) -> tuple[str, str, str, str]:
         meaning += f" + {spec.adapter.repo}"
     if spec.alias_of is not None:
         meaning = f"= {spec.alias_of}"
+    if spec.elsewhere is not None:
+        meaning += f"; documents disagree, another one means {spec.elsewhere}"
     return spec.name, spec.role, origin(spec), meaning
 
 

@@ -80,6 +80,8 @@ class Subject:
     """It does not fit, and is brought block by block: there are no gradients."""
     sizes: Sizes | None = None
     """What tells how many texts fit into memory at once; None: not known."""
+    alias: Mapping[str, str] = field(default_factory=dict)
+    """Of a short name: what it stands for."""
     _model: Any = field(default=None, repr=False)
 
     @property
@@ -123,7 +125,8 @@ def open_subject(
     placement = where_spread(checkpoint, dtype=getattr(torch, dtype), device=device, spread=spread)
     in_blocks = placement is not None and placement.way != "whole"
     sizes = sizes_on_disk(checkpoint, dtype)
-    return Subject(name, conditions, load, obeyed(checkpoint), in_blocks, sizes), checkpoint
+    said = (obeyed(checkpoint), in_blocks, sizes, checkpoint.spec.alias)
+    return Subject(name, conditions, load, *said), checkpoint
 
 
 def tokenizer_for(checkpoint: Checkpoint, folder: Path | None) -> Any:

@@ -91,7 +91,7 @@ class Checkpoint:
     @property
     def named(self) -> dict[str, str]:
         """What a manifest says of it: its name, and what it is by content."""
-        return {"name": self.spec.name, "weights": self.weights}
+        return {"name": self.spec.name, **self.spec.alias, "weights": self.weights}
 
 
 @once

@@ -76,6 +76,14 @@ class ModelSpec:
     adapter: "ModelSpec | None" = None
     """LoRA weights merged into the checkpoint when it is loaded, themselves a folder or on the
     Hub."""
+    elsewhere: str | None = None
+    """Another checkpoint that a document calls by this alias."""
+
+    @property
+    def alias(self) -> dict[str, str]:
+        """Of a short name, for a manifest: what it stands for here, and in another document."""
+        said = {"alias_of": self.alias_of, "elsewhere": self.elsewhere}
+        return {key: one for key, one in said.items() if one}
 
 
 Registry = Mapping[str, ModelSpec]
@@ -440,7 +448,8 @@ ORGANISATION = "open-unlearning"
 _PUBLISHED = Path(__file__).with_name("published.json")
 """Groups of repositories: role, names and the axes whose product is all of them; `method` is the
 training data of a pool model (arXiv:2506.12618 section 4.1). Aliases: the method names mean the UDS
-authors' defaults (gnueaj/unlearning-depth-score @ fc31639)."""
+authors' defaults (gnueaj/unlearning-depth-score @ fc31639). Elsewhere: what the same name means in
+an earlier document of theirs (CLAUDE.md of the activation patching audit)."""
 
 
 @cache
@@ -455,7 +464,13 @@ def published() -> tuple[ModelSpec, ...]:
             repo = f"{ORGANISATION}/{group['repo'].format(**named)}"
             found[name] = ModelSpec(name, repo, "main", group["role"], named.get("method"))
     aliases = listed["aliases"].items()
-    return (*found.values(), *(replace(found[to], name=one, alias_of=to) for one, to in aliases))
+    return (
+        *found.values(),
+        *(
+            replace(found[to], name=one, alias_of=to, elsewhere=listed["elsewhere"].get(one))
+            for one, to in aliases
+        ),
+    )
 
 
 def _short(axis: str, value: str) -> str:

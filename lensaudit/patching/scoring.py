@@ -179,6 +179,7 @@ def manifest_of(
     inputs: dict[str, Any] = {
         role: {
             "name": checkpoint.spec.name,
+            **checkpoint.spec.alias,
             "repo": checkpoint.spec.repo,
             "revision": checkpoint.spec.revision,
             "weights": checkpoint.weights,

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from support import GOLDEN, refusal
 
+from lensaudit.models.checkpoint import open_model
 from lensaudit.models.registry import (
     VARIABLE,
     ModelSpec,
@@ -74,8 +75,22 @@ def test_an_alias_says_what_it_stands_for(registry):
     assert len(aliases) == 9
     for alias, name in aliases.items():
         assert resolve(alias, registry) == replace(
-            resolve(name, registry), name=alias, alias_of=name
+            resolve(name, registry),
+            name=alias,
+            alias_of=name,
+            elsewhere={"idknll": "idknll_lr4e5_a5_ep10"}.get(alias),
         )
+
+
+def test_a_short_name_on_which_documents_disagree_names_both_checkpoints(registry):
+    (spec,) = [spec for spec in published() if spec.elsewhere]
+    assert spec.alias == {"alias_of": "idknll_lr3e5_a1_ep5", "elsewhere": "idknll_lr4e5_a5_ep10"}
+    assert resolve(spec.elsewhere, registry).repo.endswith("IdkNLL_lr4e-05_alpha5_epoch10")
+    assert resolve("npo", registry).alias == {"alias_of": "npo_lr5e5_b05_a1_ep10"}
+    assert resolve("full", registry).alias == {}
+    # as a manifest has it
+    named = replace(open_model("demo/npo"), spec=spec).named
+    assert {**spec.alias, "name": "idknll"}.items() <= named.items()
 
 
 def test_methods_and_roles_count_and_names_are_unique():
