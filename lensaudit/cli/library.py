@@ -79,6 +79,7 @@ if TYPE_CHECKING:
     from lensaudit.screen import attacks as screen_attacks
     from lensaudit.screen import depth as screen_depth
     from lensaudit.screen import evaluation as screen_evaluation
+    from lensaudit.screen import explain as screen_explain
     from lensaudit.screen import listings as screen_listings
     from lensaudit.screen import meta as screen_meta
     from lensaudit.screen import steer as screen_steer

@@ -83,6 +83,10 @@ COMMANDS = {
     ),
     "watch": ("lensaudit.cli.many:watch_command", "Audit each new checkpoint of a training run."),
     "verdict": ("lensaudit.cli.results:verdict", "One verdict from all that was measured."),
+    "explain": (
+        "lensaudit.cli.results:explain_command",
+        "Walk through the score of one fact, step by step.",
+    ),
     "export": (
         "lensaudit.cli.results:export_command",
         "Write results as every_eval_ever, the Hub, Inspect and CI read them.",

@@ -217,6 +217,16 @@ def export_command(runs: tuple[Path, ...], settings: ExportSettings, force: bool
         written(path)
 
 
+@click.command("explain")
+@click.argument("run", type=RUN)
+@click.option("--fact", required=True, metavar="IDX", type=int, help="Which fact, by its idx.")
+@shared("json")
+def explain_command(run: Path, fact: int, as_json: bool) -> None:
+    """Walk through the depth of one fact of a RUN of patch: S1, S2 and UDS with its numbers."""
+    found = library.screen_explain.explain(run, fact)
+    answer(asdict(found), library.screen_explain.steps(found), as_json=as_json)
+
+
 @click.command("verify")
 @click.argument("folders", nargs=-1, required=True, metavar="FOLDER…", type=RUN)
 @shared("json")

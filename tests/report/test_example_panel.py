@@ -87,6 +87,18 @@ def test_three_answers_stand_side_by_side_with_the_fact_marked(browser, page):
     assert browser.heard(*ERRORS) == []
 
 
+def test_the_page_walks_through_the_score_of_a_fact(browser, page):
+    browser.open(page + "#model=half&example=5")
+    steps = browser.run(
+        "[...document.querySelectorAll('.detail .steps li')].map(one => one.textContent)"
+    )
+    assert [one[:3] for one in steps] == ["S1,", "S2,", "UDS"]
+    erased, encoded, score = map(float, re.findall(r"[\d.]+\d", steps[2])[:3])
+    assert erased / encoded == pytest.approx(score, abs=2e-3)
+    shown = browser.run("document.querySelector('.detail .facts .big').textContent")
+    assert float(shown) == score
+
+
 def test_where_full_was_not_asked_the_true_answer_stands(browser, shown, tmp_path):
     asked = {idx: fact(idx) | {"group": f"idx {idx}"} for idx in range(24)}
     patch_run(tmp_path / "out", "npo", asked=asked, per_author=1)

@@ -1,11 +1,16 @@
 """What Python prints of a result is what its command prints."""
 
+import json
 from pathlib import Path
+
+import pytest
 
 import lensaudit as la
 from lensaudit.auditing.result import PatchResult
 from lensaudit.cli.main import run
+from lensaudit.errors import InputError
 from lensaudit.results.kinds.patch import PatchSummary
+from lensaudit.screen.explain import explain
 
 
 def test_a_result_reads_as_its_command_prints_it_and_others_follow(tmp_path, capsys):
@@ -32,3 +37,27 @@ def test_names_are_no_markup_and_send_no_escapes(capsys):
     shown = capsys.readouterr().out
     assert "[red]x[/red][31m: no verdict" in shown
     assert "\x1b" not in shown
+
+
+def test_the_steps_of_a_fact_lead_to_the_score_of_the_run(tmp_path, capsys):
+    out = tmp_path / "out"
+    settings = {"limit": 2, "align": "none", "activations": tmp_path / "a", "ask": "none"}
+    patched = la.patch("demo/npo", out, **settings)
+    lines = (patched.folder / "results.jsonl").read_text().splitlines()
+    for idx in [json.loads(line)["idx"] for line in lines]:
+        found = explain(out, idx)
+        counted = [one for one in found.layers if one.s1 > found.tau]
+        # UDS = sum of S1 * clip(S2 / S1, 0, 1) over sum of S1
+        erased = sum(min(max(one.s2, 0), one.s1) for one in counted)
+        assert found.erased == pytest.approx(erased)
+        assert found.erased / found.encoded == pytest.approx(found.score, abs=1e-5)
+    capsys.readouterr()
+    assert run(["explain", str(out), "--fact", str(idx)]) == 0
+    shown = capsys.readouterr().out
+    assert f"{found.erased:.3f} / {found.encoded:.3f} = {found.score:.3f}" in shown
+    assert found.fact.entity in shown
+    with pytest.raises(InputError, match="no fact has idx 7777; there are"):
+        explain(out, 7777)
+    (tmp_path / "none").mkdir()
+    with pytest.raises(InputError, match="holds no run of `lensaudit patch --score uds`"):
+        explain(tmp_path / "none", 0)

@@ -57,6 +57,7 @@ BASES: dict[str, list[str]] = {
     "meta aggregate": ["results", "--out", "out"],
     "meta faithfulness": ["--pool-knows", "demo/full", "--pool-forgot", "demo/retain", "--dry-run"],
     "meta robustness": ["--source", "demo/npo", "--attack", "quantize", "--dry-run"],
+    "explain": ["results/patch", "--fact", "0"],
     "meta check": ["results"],
     "meta table": ["results", "--out", "out"],
     "steer audit": ["--source", "demo/npo", "--limit", "2", "--dry-run"],

@@ -104,7 +104,7 @@ function drawDetail(box) {
       baseline && entry('full says it, per token', `p ${fmt(Math.exp(baseline[which]), 2)}`, h('span', { class: 'muted' }, ` (${fmt(baseline[which], 2)} nats)`)),
       bits && entry('bits', bits),
       category && entry('exact match', category.replace('_', ' '))),
-    h('div', { class: 'sides' }, broughtOut(run, one), h('div', {}, run.where.score !== 'em' && [h('h4', {}, 'Its layers, nats per token'), exampleChart(run, which, width)], tokenMap(run, one))),
+    h('div', { class: 'sides' }, broughtOut(run, one), h('div', {}, run.where.score !== 'em' && [h('h4', {}, 'Its layers, nats per token'), exampleChart(run, which, width), run.where.score === 'uds' && exampleSteps(run, which)], tokenMap(run, one))),
   ].filter(Boolean));
 }
 
@@ -130,6 +130,22 @@ function tokenMap(run, example) {
     h('dl', {}, texts.map((text, token) => [h('dt', {}, bdi(text.trim() || '␣')),
       h('dd', {}, hover(strip(row(token), 'match'), () => h('span', {}, row(token).map((p, layer) => `${layers[layer]}: ${fmt(p, 2)}`).join(' · '))))])),
     h('p', { class: 'range' }, '0', h('span', { class: 'strip', style: { background: gradient('match') } }), '1'));
+}
+
+// The way from S1 and S2 to the score, with this fact's numbers; `lensaudit explain` prints the same.
+function exampleSteps(run, which) {
+  const { layers, settings: { tau } } = run.where;
+  const { s1, s2, erasure, baseline, scores } = tables(run);
+  const from = which * layers.length;
+  const every = Array.from(layers, (layer, at) => ({ layer, s1: s1[from + at], s2: s2[from + at], erasure: erasure[from + at] }));
+  const there = every.filter((one) => Number.isFinite(one.erasure));
+  const most = every.reduce((a, b) => (b.s1 > a.s1 ? b : a));
+  const sum = (of) => there.reduce((total, one) => total + of(one), 0);
+  const entity = run.where.examples[which].entity;
+  return h('details', { class: 'steps' }, h('summary', {}, 'How this score comes about'), h('ol', {},
+    h('li', {}, 'S1, where the fact is: full gives ', bdi(entity || 'the entity'), ` ${fmt(baseline[which])} nats a token. With ${anchorOf(run.where)} stream in place of its own it loses S1, the most ${fmt(most.s1)} nats at layer ${most.layer}. ${every.filter((one) => one.s1 > tau).length} of ${every.length} layers are above tau ${tau}: they encode the fact.`),
+    h('li', {}, 'S2, what is gone: the same with this model’s stream. Erasure is S2 / S1, cut to 0 and 1', there.length > 0 && `: at layer ${there[0].layer} ${fmt(there[0].s2)} / ${fmt(there[0].s1)} is ${fmt(there[0].erasure)}`, '.'),
+    h('li', {}, Number.isFinite(scores[which]) ? `UDS, how deep it is erased: the mean of erasure, each layer weighted by S1. ${fmt(sum((one) => one.s1 * one.erasure))} / ${fmt(sum((one) => one.s1))} = ${fmt(scores[which])}. 0: all there; 1: as in a model that never saw it.` : 'UDS is not scored: no layer encodes the fact.')));
 }
 
 function exampleChart(run, which, width) {
