@@ -20,12 +20,14 @@ from lensaudit.results.integrity import home_of, is_orphan, misfits
 from lensaudit.results.kinds.table import record_in
 from lensaudit.results.ledger_check import NAMED_FOR, is_ledger, verify_ledger
 from lensaudit.results.locate import NAMES, locate
-from lensaudit.results.manifest import MANIFEST, mark_of, signed
+from lensaudit.results.manifest import MANIFEST, MANIFESTS, mark_of, signed
 from lensaudit.results.reading import json_object
 
 Kind = Literal["result", "pass", "book", "cache", "tensors", "document"]
 _SEALED = {name for name, kind in NAMES.items() if kind in ("patch", "eval", "steering")}
 """Files of a finished run: its manifest is written after them."""
+_OF_META = {"faithfulness", "robustness", "meta_table", "aggregate"}
+"""What tables of `meta` say that they are; each has a manifest of its own."""
 _PASS = re.compile(r".+-[0-9a-f]{16}\.npz")
 _MAP = re.compile(r"[0-9a-f]{32}\.json")
 _LARGEST_DOCUMENT = 64 << 20
@@ -79,7 +81,7 @@ def _file(path: Path) -> CheckedPlace | None:
             return _one(path, "pass", [read_pass(path)[1]])
         if path.suffix == ".jsonl":
             return _book(path)
-        if path.name in _SEALED and is_orphan(path) and _is_ours(path):
+        if _has_lost_its_manifest(path):
             gone = f"its {MANIFEST} is gone, so nobody knows whether it is as it was written"
             return CheckedPlace(str(path), "result", 1, (gone,))
         if path.suffix == ".json":
@@ -87,6 +89,18 @@ def _file(path: Path) -> CheckedPlace | None:
     except LensAuditError as error:
         return CheckedPlace(str(path), "document", 1, (str(error),))
     return None
+
+
+def _has_lost_its_manifest(path: Path) -> bool:
+    if path.name in _SEALED:
+        return is_orphan(path) and _is_ours(path)
+    own = path.parent / MANIFESTS / path.stem / MANIFEST
+    if path.suffix != ".json" or own.exists() or path.stat().st_size > _LARGEST_DOCUMENT:
+        return False
+    with suppress(LensAuditError):
+        said = read_json(path)
+        return isinstance(said, dict) and said.get("kind") in _OF_META and "schema" in said
+    return False
 
 
 def _is_ours(path: Path) -> bool:

@@ -39,7 +39,14 @@ SAME_ROWS = {
     *(("steer sweep", "coherence_judge"), ("annotate", "model")),
 }
 """Recipe and option: what is tried is what is asked anyway, and the result does not say so."""
-MEANT = {("patch", "align"): "procrustes"}
+MEANT = {
+    ("patch", "align"): "procrustes",
+    ("patch", "profile"): "full",
+    ("patch em", "em_form"): "generation",
+    ("steer eval", "form"): "chat",
+    ("steer sweep", "form"): "chat",
+    ("steer extract", "form"): "chat",
+}
 """Recipe and option: what its default comes to there, so that the word changes nothing."""
 NOTHING_SCORED = "could be scored"
 """Part of what is said with exit code 1 where a result has no value."""
@@ -187,7 +194,8 @@ def acts(seed: int) -> Iterator[tuple]:
         recipe = RECIPES[name]
         for one in options(recipe.command):
             words = re.split("[ =]", recipe.argv)
-            same = (str(one.default), "none", MEANT.get((name, one.name)), *words)
+            rows = "demo" if one.name == "data" else None  # of the models that are asked
+            same = (str(one.default), "none", MEANT.get((name, one.name)), rows, *words)
             taken = [x for x in values(one)[0] if x not in same]
             said = any(opt in recipe.argv.split() for opt in one.opts)
             if not taken or one.name in MACHINE | BY_ROWS or (said and one.name in SUBJECTS):

@@ -197,7 +197,7 @@ def _damaged(argv: str, other: str, how: str, bench: Bench) -> None:
     done = bench.call(argv.format(made.name).split(), folder)
     well_said(done, exits=EXITS | {1})
     if argv.startswith("verify") and done.exit != 4:
-        raise Breach(f"{how} of {harmed.name} is not told: {done}")
+        raise Breach(f"{how} of {harmed.relative_to(folder)} is not told: {done}")
     told = argv.startswith("runs rm")  # it weighs what is there, and believes none of it
     told |= done.exit != 0 or done.stderr != whole.stderr or done.stdout == whole.stdout
     if whole.exit == 0 and not told and how != "gone":
