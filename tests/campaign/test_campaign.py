@@ -254,3 +254,8 @@ def test_a_planted_breach_is_found(name, tmp_path):
 @pytest.mark.parametrize("name", HONEST)
 def test_a_command_that_does_the_same_every_time_breaks_nothing(name, tmp_path):
     BREACHES[name][0](Planted(tmp_path, writes()))
+
+
+def test_a_seed_asks_as_many_cases_as_six_thousand_calls_take():
+    # about 1.66 calls a case: 3,600 cases ask 6,000 and more
+    assert len({one.name for one in run.every_case(2)}) >= 3600

@@ -15,8 +15,9 @@ from campaign.relation import relation
 from campaign.relations.asking import own, start
 from campaign.values import Choice, choices, covering, flag, options, values
 
-ROWS = 8
-"""Rows of a covering array that a campaign asks of each command; other seeds ask others."""
+ROWS, REFUSED = 12, 16
+"""Rows of a covering array that a campaign asks of each command, and options that it says wrongly;
+other seeds ask others."""
 MACHINE = {
     *("device", "dtype", "batch_size", "memory", "activations", "fresh", "save_every", "attn"),
     *("concurrency", "timeout", "retries", "cache", "judge_cache", "force", "keep", "offline"),
@@ -148,7 +149,7 @@ def _refused_rows(recipe: Recipe, seed: int) -> Iterator[tuple[Choice, ...]]:
     chance = random.Random(seed * 31 + len(recipe.name))
     every = options(recipe.command)
     chance.shuffle(every)
-    for one in every[:4]:
+    for one in every[:REFUSED]:
         refused = values(one)[1]
         if not refused:
             continue

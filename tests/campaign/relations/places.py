@@ -170,13 +170,16 @@ def _reader(argv: str, other: str, bench: Bench) -> None:
 
 
 DAMAGES = ("cut", "bit", "gone", "number")
+DAMAGED = 16
+"""Readers of each damaged folder, beside `verify`; other seeds ask others."""
 
 
 @relation("damage", "a damaged folder: every reader says so, and none believes it")
 def damage(seed: int) -> Iterator[tuple]:
     chance = random.Random(seed)
     for other in MADE:
-        for reader, argv in (READERS[2], *chance.sample(READERS[:2] + READERS[3:], 5)):
+        others = chance.sample(READERS[:2] + READERS[3:], DAMAGED)
+        for reader, argv in (READERS[2], *others):
             how = chance.choice(DAMAGES)
             quick = other == "patch" and reader == "verify"
             yield f"{reader} of {other}, {how}", partial(_damaged, argv, other, how), quick
