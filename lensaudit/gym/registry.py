@@ -3,7 +3,6 @@
 import ast
 import inspect
 import math
-import runpy
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from lensaudit.errors import InputError
 from lensaudit.files import digest, read_text
+from lensaudit.own_code import run_own
 from lensaudit.results.reading import Length, Number, Text, Whole
 from lensaudit.results.roles import ends_as_sources
 
@@ -285,9 +285,4 @@ def load_own(path: Path) -> None:
     Raises:
         InputError: no such file, or it cannot be run.
     """
-    if not path.is_file() or path.suffix != ".py":
-        raise InputError(f"{path}: wanted a Python file with decorated functions")
-    try:
-        runpy.run_path(str(path), run_name=f"lensaudit_gym_own_{path.stem}")
-    except (ImportError, SyntaxError, NameError, TypeError, ValueError, AttributeError) as error:
-        raise InputError(f"{path}: cannot be run ({type(error).__name__}: {error})") from error
+    run_own(path, "decorated functions")

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from importlib import metadata
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from lensaudit.errors import InputError, PartialError, WorkError
@@ -36,7 +37,7 @@ from lensaudit.judge.client import (
 from lensaudit.judge.items import GradedItem, JudgeRequest, log_in, read_items
 from lensaudit.judge.programmatic import PROGRAMMATIC, WordJudge
 from lensaudit.judge.prompts import BUILT_IN, is_file, named_template
-from lensaudit.judge.rubric import RubricGrader
+from lensaudit.judge.rubric import RubricGrader, rubric_of
 from lensaudit.judge.scalar import ScalarJudge
 from lensaudit.judge.settings import WORDS, LogSettings
 from lensaudit.progress import Notice, Tell, unheard
@@ -242,6 +243,11 @@ class JudgeJob:
             "contexts": list(settings.contexts),
             "limit": settings.limit,
             "max_tokens": settings.max_tokens,
+            **{
+                name: str(value) if name == "prompts" else value
+                for name in ("prompts", "grades", "temperature", "sample_size", "seed")
+                if (value := getattr(settings, name))
+            },
         }
         if client is None:
             return options
@@ -302,7 +308,10 @@ def open_job(
     started = time.monotonic()
     source = log_in(settings.log)
     rows = read_items(source, contexts=settings.contexts, limit=settings.limit)
+    if settings.sample_size is not None:
+        rows = drawn(rows, settings.sample_size, settings.seed)
     template = _template_of(settings.by)
+    rubric = rubric_of(settings.prompts, settings.grades)
     if settings.by.startswith(WORDS):
         grader: Grader = PROGRAMMATIC[name_of(settings.by)]
         yield JudgeJob(settings, source, rows, grader, None, started)
@@ -318,11 +327,22 @@ def open_job(
         guessed = None if asks or settings.offline else Capability()
         capability = client.capability(unknown=guessed)
         if settings.by == "rubric":
-            grader = RubricGrader(client, capability, settings.max_tokens)
+            grader = RubricGrader(
+                client, capability, settings.max_tokens, rubric, settings.temperature
+            )
         else:
             name = name_of(settings.by)
             grader = ScalarJudge(client, capability, template, name, settings.max_tokens)
         yield JudgeJob(settings, source, rows, grader, client, started)
+
+
+def drawn(rows: Sequence[JudgeRequest], n: int, seed: int) -> list[JudgeRequest]:
+    """At most `n` rows of each context that have a generation, at random, in their order."""
+    chosen: set[int] = set()
+    for context in dict.fromkeys(one.context for one in rows):
+        own = [at for at, one in enumerate(rows) if one.context == context and not one.gap]
+        chosen |= set(Random(f"{seed}-{context}").sample(own, min(n, len(own))))
+    return [rows[at] for at in sorted(chosen)]
 
 
 def run_job(
@@ -430,10 +450,11 @@ def columns(job: JudgeJob) -> dict[str, dict[str, dict[str, Any]]]:
 def _column(rows: list[GradedItem], name: str, job: JudgeJob) -> dict[str, Any]:
     scored = [row for row in rows if name in row.scores]
     values, groups = [row.scores[name] for row in scored], [row.item.group for row in scored]
-    low, high = map(float, job.grader.identity["scale"])
+    scale = job.grader.identity["scale"]  # None: the numbers of a prompt of the user's
+    bounds = scale and (float(scale[0]), float(scale[1]))
     mean = NO_ROWS
     if values:
-        mean = clustered_mean(values, groups, bounds=(low, high), unit=unit_of(groups))
+        mean = clustered_mean(values, groups, bounds=bounds, unit=unit_of(groups))
     return {
         "mean": math.fsum(values) / len(values) if values else None,
         "median": statistics.median(values) if values else None,

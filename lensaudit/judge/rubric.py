@@ -2,18 +2,24 @@
 
 locuslab/open-unlearning pull request 121: forget items are graded on removal, retain items on
 retention. There a reply that is not the JSON wanted counts as -1000000 in the mean; here it has no
-grades and is counted.
+grades and is counted. `--prompts FILE.py` takes prompts as documented there: a function
+`create_prompt` and, named or in the file, the keys of the reply for forget and retain items.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
+from lensaudit.errors import InputError
+from lensaudit.files import digest, read_text
 from lensaudit.judge.calls import Call, CallFailure, Found, Pending, Reply, chat_call, user
 from lensaudit.judge.client import Capability, JudgeClient, response_format
 from lensaudit.judge.items import GradedItem, JudgeRequest
-from lensaudit.judge.prompts import fill, is_cut, prompt_id
+from lensaudit.judge.prompts import MAX_CHARS, fill, is_cut, prompt_id
+from lensaudit.own_code import calling_own, run_own
 
 Family = Literal["forget", "retain"]
 TOP = 10
@@ -61,9 +67,89 @@ def family_of(context: str) -> Family:
     return "forget" if "forget" in context.lower() else "retain"
 
 
-def template_of(family: Family) -> str:
+CreatePrompt = Callable[[str, str, str, str], Any]
+"""Context, question, true answer, generation -> prompt."""
+
+
+@dataclass(frozen=True)
+class Rubric:
+    """What is graded, and how it is asked for."""
+
+    names: Mapping[Family, tuple[str, ...]]
+    """Family -> keys of the reply."""
+    create: CreatePrompt | None = None
+    """Of a file of the user's; None: the template here, grades 0 to 10."""
+    source: str = ""
+    """The file, and its content hash."""
+    content: str = ""
+
+    def prompt(self, item: JudgeRequest) -> str:
+        """What is asked of an item.
+
+        Raises:
+            InputError: the file's function fails, or gives no text.
+        """
+        texts = {"question": item.question, "truth": item.truth, "answer": item.answer}
+        family = family_of(item.context)
+        if self.create is None:
+            return fill(template_of(family, self.names[family]), **texts)
+        cut = [one[:MAX_CHARS].encode("utf-8", "replace").decode() for one in texts.values()]
+        where = f"{self.source}: create_prompt of {item.context} {item.idx}"
+        with calling_own(where):
+            made = self.create(item.context, *cut)
+        if not isinstance(made, str) or not made:
+            raise InputError(f"{where}: gave {made!r:.40}, wanted a text")
+        return made
+
+
+OURS = Rubric(METRICS)
+
+
+def rubric_of(prompts: str | Path | None, grades: Sequence[str]) -> Rubric:
+    """The rubric here, or that of a file; `grades` are `forget=NAME,NAME` and `retain=…`.
+
+    Raises:
+        InputError: the file cannot be imported or has no `create_prompt`; a family or name that
+            there is none of.
+    """
+    names: dict[Family, tuple[str, ...]] = dict(METRICS)
+    if prompts is None:
+        names |= _named(grades, "--grades")
+        asked = (name for own in names.values() for name in own)
+        if unknown := [name for name in asked if name not in _MEANING]:
+            raise InputError(
+                f"--grades: no grade {unknown[0]!r} without --prompts; known: {', '.join(_MEANING)}"
+            )
+        return Rubric(names)
+    path = Path(prompts)
+    found = run_own(path, "create_prompt")
+    create = found.get("create_prompt")
+    if not callable(create):
+        raise InputError(
+            f"{path}: has no create_prompt(context_type, input_text, ground_truth, generation)"
+        )
+    given = found.get("evaluation_metrics", {})
+    if not isinstance(given, Mapping):
+        raise InputError(f"{path}: evaluation_metrics is {given!r:.40}, wanted lists by family")
+    own = [f"{family}={','.join(map(str, one))}" for family, one in given.items()]
+    names |= _named(own, f"{path}: evaluation_metrics") | _named(grades, "--grades")
+    return Rubric(names, create, str(path), digest(read_text(path)))
+
+
+def _named(grades: Sequence[str], where: str) -> dict[Family, tuple[str, ...]]:
+    found: dict[Family, tuple[str, ...]] = {}
+    for one in grades:
+        family, _, listed = one.partition("=")
+        names = tuple(dict.fromkeys(name.strip() for name in listed.split(",") if name.strip()))
+        if family not in METRICS or not names:
+            raise InputError(f"{where}: found {one!r:.60}, wanted forget=NAME,NAME or retain=NAME")
+        found[family] = names  # type: ignore[index]
+    return found
+
+
+def template_of(family: Family, names: Sequence[str] = ()) -> str:
     """The prompt, with `{question}`, `{truth}` and `{answer}`."""
-    names = METRICS[family]
+    names = names or METRICS[family]
     return _TEMPLATE.format(
         top=TOP,
         metrics="\n".join(f"- {name}: {_MEANING[name]}" for name in names),
@@ -72,10 +158,10 @@ def template_of(family: Family) -> str:
     )
 
 
-def schema_of(family: Family) -> dict[str, Any]:
+def schema_of(family: Family, names: Sequence[str] = ()) -> dict[str, Any]:
     """JSON schema of the reply, strict: these keys, no others."""
     grade = {"type": "integer", "minimum": 0, "maximum": TOP}
-    names = METRICS[family]
+    names = names or METRICS[family]
     return {
         "type": "object",
         "properties": {REASONING: {"type": "string"}, **{name: grade for name in names}},
@@ -84,8 +170,10 @@ def schema_of(family: Family) -> dict[str, Any]:
     }
 
 
-def read_grades(text: str, family: Family) -> dict[str, Any]:
+def read_grades(text: str, family: Family, rubric: Rubric = OURS) -> dict[str, Any]:
     """The grades in a reply, with their reasoning: its last JSON object, whatever is around it.
+
+    The keys of a file's prompts may hold any number, and other keys may stand beside them.
 
     Raises:
         RubricError: no object, other keys, or a grade that is no whole number from 0 to 10.
@@ -93,15 +181,23 @@ def read_grades(text: str, family: Family) -> dict[str, Any]:
     found = _last_object(text)
     if found is None:
         raise RubricError("the reply holds no JSON object")
-    wanted = METRICS[family]
+    wanted, own = rubric.names[family], rubric.create is not None
     missing = [name for name in wanted if name not in found]
-    extra = [name for name in found if name not in (REASONING, *wanted)]
+    extra = [name for name in found if not own and name not in (REASONING, *wanted)]
     if missing or extra:
         parts = [f"has no {', '.join(missing)}"] if missing else []
         parts += [f"has the extra key {', '.join(map(str, extra))[:60]}"] if extra else []
         raise RubricError(f"the JSON object {' and '.join(parts)}")
     for name in wanted:
         grade = found[name]
+        if own and (
+            isinstance(grade, bool)
+            or not isinstance(grade, int | float)
+            or not math.isfinite(grade)
+        ):
+            raise RubricError(f"{name} is {grade!r:.40}, wanted a number")
+        if own:
+            continue
         if isinstance(grade, bool) or not isinstance(grade, int) or not 0 <= grade <= TOP:
             raise RubricError(f"{name} is {grade!r:.40}, wanted a whole number from 0 to {TOP}")
     return found
@@ -127,6 +223,8 @@ class RubricGrader:
     capability: Capability
     max_tokens: int | None = None
     """Of a reply; None: what the grades take."""
+    rubric: Rubric = OURS
+    temperature: float = 0.0
 
     @property
     def identity(self) -> Mapping[str, Any]:
@@ -135,10 +233,15 @@ class RubricGrader:
             "grader": "rubric",
             "model": self.client.endpoint.model,
             "host": self.client.endpoint.host,
-            "prompts": {family: prompt_id(template_of(family)) for family in METRICS},
+            "prompts": {
+                family: self.rubric.content or prompt_id(template_of(family, names))
+                for family, names in self.rubric.names.items()
+            },
             "format": self.capability.format,
             "max_tokens": self.limit,
-            "scale": [0, TOP],
+            "scale": None if self.rubric.create else [0, TOP],
+            **({} if self.rubric.names == METRICS else {"grades": dict(self.rubric.names)}),
+            **({"temperature": self.temperature} if self.temperature else {}),
         }
 
     @property
@@ -148,7 +251,7 @@ class RubricGrader:
 
     def metrics(self, context: str) -> tuple[str, ...]:
         """Those of the context's family."""
-        return METRICS[family_of(context)]
+        return self.rubric.names[family_of(context)]
 
     def pending(self, items: Sequence[JudgeRequest]) -> Pending:
         """One call per item, and a second where the first reply cannot be read."""
@@ -157,23 +260,24 @@ class RubricGrader:
         def wanted(found: Found) -> list[Call]:
             missing = [call for call in first if call.key not in found]
             both = zip(first, items, strict=True)
-            repairs = [_repair(call, found, item.context) for call, item in both]
+            repairs = [_repair(call, found, item.context, self.rubric) for call, item in both]
             return missing + [call for call in repairs if call and call.key not in found]
 
         return wanted
 
     def _call(self, item: JudgeRequest) -> Call:
         family = family_of(item.context)
-        texts = {"question": item.question, "truth": item.truth, "answer": item.answer}
-        filled = fill(template_of(family), **texts)
-        settings = self.capability.settings(max_tokens=self.limit)
-        settings |= response_format(self.capability.format, f"{family}_grades", schema_of(family))
+        filled = self.rubric.prompt(item)
+        settings = self.capability.settings(max_tokens=self.limit, temperature=self.temperature)
+        if self.rubric.create is None:  # a file's prompt says itself what it wants
+            schema = schema_of(family, self.rubric.names[family])
+            settings |= response_format(self.capability.format, f"{family}_grades", schema)
         return chat_call(self.client.endpoint, (user(filled),), settings)
 
     def graded(self, item: JudgeRequest, found: Found) -> GradedItem:
         """The row of an item, with its grades or why there are none."""
         first = self._call(item)
-        repair = _repair(first, found, item.context)
+        repair = _repair(first, found, item.context, self.rubric)
         keys = (first.key, repair.key) if repair else (first.key,)
         blank = GradedItem(item, {}, keys=keys, cut=is_cut(item))
         outcome = found[keys[-1]]
@@ -183,22 +287,22 @@ class RubricGrader:
             return replace(blank, status="refusal", reason=f"refuses: {outcome.refusal[:80]}")
         try:
             family = family_of(item.context)
-            grades = read_grades(outcome.text, family)
+            grades = read_grades(outcome.text, family, self.rubric)
         except RubricError as error:
             end = f"; it ends after {self.limit} tokens, raise --max-tokens" if outcome.cut else ""
             return replace(blank, status="parse_error", reason=f"{error}{end}")
         evidence = {REASONING: str(grades.get(REASONING, "")), "repaired": repair is not None}
-        scores = {name: float(grades[name]) for name in METRICS[family]}
+        scores = {name: float(grades[name]) for name in self.rubric.names[family]}
         return replace(blank, status="ok", scores=scores, evidence=evidence)
 
 
-def _repair(call: Call, found: Found, context: str) -> Call | None:
+def _repair(call: Call, found: Found, context: str, rubric: Rubric) -> Call | None:
     """The second call of an item, if its first reply is there and cannot be read."""
     reply = found.get(call.key)
     if not isinstance(reply, Reply) or reply.refusal or reply.cut:
         return None
     try:
-        read_grades(reply.text, family_of(context))
+        read_grades(reply.text, family_of(context), rubric)
     except RubricError as error:
         again = (
             f"That could not be read: {error}. Answer again with the one JSON object asked for, "

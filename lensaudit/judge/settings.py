@@ -103,6 +103,7 @@ class JudgeSettings(JudgeAccess):
 
 
 _BY_A_MODEL = Needs("by", none_of=("words:entity", "words:idk", "words:variety"))
+_RUBRIC = Needs("by", one_of=("rubric",))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,6 +133,34 @@ class LogSettings(Replaces, JudgeSettings):
             least=1,
         ),
     ] = None
+    prompts: Annotated[
+        Place | None,
+        Option(
+            "Python file with create_prompt(context_type, input_text, ground_truth, generation); "
+            "it is run.",
+            is_a="file",
+            typed=True,
+            needs=(_RUBRIC,),
+        ),
+    ] = None
+    grades: Annotated[
+        tuple[str, ...],
+        Option(
+            "Keys of the reply: forget=NAME,NAME or retain=NAME. Repeatable.",
+            metavar="FAMILY=NAMES",
+            expert=True,
+            needs=(_RUBRIC,),
+        ),
+    ] = ()
+    temperature: Annotated[
+        float, Option("Of the judge; documented is 0.3.", least=0, expert=True, needs=(_RUBRIC,))
+    ] = 0.0
+    sample_size: Annotated[
+        int | None, Option("Judge so many rows of each context, drawn at random.", least=1)
+    ] = None
+    seed: Annotated[
+        int, Option("Of that draw.", least=0, expert=True, needs=(Needs("sample_size"),))
+    ] = 0
     offline: Annotated[bool, Option("Answers from the cache alone.")] = False
     fresh: Fresh = False
     out: Annotated[Path | None, Option("[default: experiments/out/<log>-judge-<by>]")] = None

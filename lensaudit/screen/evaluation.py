@@ -67,9 +67,10 @@ def of_judged(found: Mapping[str, Any]) -> Iterator[Part]:
     Args:
         found: `summary.json` of `judge`.
     """
-    low, high = found["judge"]["scale"]
+    scale = found["judge"]["scale"]
+    of = f"{scale[0]} to {scale[1]}" if scale else "by own prompts"
     yield table(
-        f"{found['judge']['grader']}, {low} to {high}",
+        f"{found['judge']['grader']}, {of}",
         ("context", "metric", "mean", "95 % interval", "median", "scored"),
         (
             (

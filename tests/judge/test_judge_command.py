@@ -288,3 +288,88 @@ def test_where_most_rows_have_no_verdict_the_others_are_no_reading(n, said):
     job = SimpleNamespace(rows=rows, folder="out", n_scored=n, status=status, client=None)
     with pytest.raises(WorkError, match=said) if said else nullcontext():
         refuse_unfinished(job)
+
+
+PROMPTS = """
+def create_prompt(context_type, input_text, ground_truth, generation):
+    texts = {"question": input_text, "truth": ground_truth, "answer": generation}
+    tag = "-00000000>"
+    said = "".join(f"<{one}{tag}\\n{text}\\n</{one}{tag}" for one, text in texts.items())
+    return f"{context_type}: KNOWLEDGE_REMOVAL and FLUENCY as JSON.{said}"
+"""
+"""As the file that open-unlearning's judge takes."""
+
+
+def test_a_file_of_prompts_asks_as_documented_and_its_keys_are_the_scores(
+    stub_of, rows, tmp_path, capsys
+):
+    (tmp_path / "prompts.py").write_text(PROMPTS)
+    stub = stub_of()
+    own = ["--prompts", "prompts.py", "--grades", "forget=KNOWLEDGE_REMOVAL"]
+    own += ["--grades", "retain=FLUENCY", "--temperature", "0.3", "--max-tokens", "64"]
+    command = ["judge", "run", rows, "--out", "out", *own, *on(stub)]
+    assert run(command) == 0
+    found = read("out/summary.json")
+    assert {context: list(one) for context, one in found["contexts"].items()} == {
+        "forget": ["KNOWLEDGE_REMOVAL"],
+        "retain": ["FLUENCY"],
+    }
+    body = stub.chats[-1]
+    assert body["messages"][0]["content"].startswith(("forget: KNOW", "retain: KNOW"))
+    assert (body["temperature"], body["max_tokens"]) == (0.3, 64)
+    assert "response_format" not in body
+    # what is asked is part of what tells a run from others
+    asked = len(stub.chats)
+    assert run(command) == 0
+    assert len(stub.chats) == asked
+    (tmp_path / "prompts.py").write_text(PROMPTS + "# another\n")
+    assert run(command) == 2
+    assert "out" in capsys.readouterr().err
+
+
+def test_a_reply_without_a_wanted_key_is_no_score(stub_of, rows, tmp_path, capsys):
+    (tmp_path / "prompts.py").write_text(
+        PROMPTS + "evaluation_metrics = {'forget': ['KNOWLEDGE_REMOVAL', 'MOOD']}\n"
+    )
+    own = ["--prompts", "prompts.py", "--context", "forget", "--out", "out"]
+    assert run(["judge", "run", rows, *own, *on(stub_of())]) == 1
+    assert read("out/summary.json")["contexts"]["forget"]["MOOD"]["n_invalid"] == 3
+    assert "has no MOOD" in (tmp_path / "out" / "results.jsonl").read_text()
+    assert one_line(capsys.readouterr().err)
+
+
+@pytest.mark.parametrize(
+    ("content", "more", "said"),
+    [
+        ("import nothing_of_this_name", (), "prompts.py: cannot be run (ModuleNotFoundError"),
+        ("x = 1", (), "prompts.py: has no create_prompt"),
+        ("def create_prompt(*texts): return 7", (), "create_prompt of retain 0: gave 7"),
+        ("def create_prompt(*texts): raise ValueError('no')", (), "retain 0 (ValueError: no)"),
+        (PROMPTS, ("--grades", "forget"), "--grades: found 'forget', wanted forget=NAME"),
+        (PROMPTS, ("--by", "coherence"), "--prompts"),
+        (None, ("--grades", "forget=MOOD"), "no grade 'MOOD' without --prompts; known: KNOW"),
+    ],
+)
+def test_prompts_that_cannot_be_used_are_one_line(
+    stub_of, rows, tmp_path, capsys, content, more, said
+):
+    if content is not None:
+        (tmp_path / "prompts.py").write_text(content)
+        more = ("--prompts", "prompts.py", *more)
+    assert run(["judge", "run", rows, *more, *on(stub_of())]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert len(error.splitlines()) == 1
+
+
+def test_a_sample_is_drawn_at_random_by_its_seed_from_each_context(stub_of, rows, tmp_path):
+    drawn = []
+    for seed in ("1", "1", "2", "3"):
+        out = f"out-{len(drawn)}"
+        sample = ["--sample-size", "2", "--seed", seed, "--out", out]
+        assert run(["judge", "run", rows, *sample, *on(stub_of())]) == 0
+        lines = (tmp_path / out / "results.jsonl").read_text().splitlines()
+        drawn.append([json.loads(line)["idx"] for line in lines])
+    assert all(len(one) == 4 for one in drawn)
+    assert drawn[0] == drawn[1]
+    assert drawn[0] != drawn[2] or drawn[0] != drawn[3]
