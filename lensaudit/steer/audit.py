@@ -89,7 +89,12 @@ def open_audit(settings: DirectionSettings, notice: Notice = unheard) -> Directi
         facts={"forget": session.examples, "retain": tuple(kept)},
         encoded={"forget": session.encoded, "retain": encode_all(kept, session.full)[0]},
     )
-    audit.folds()
+    n_made, asked_for = len(audit.folds()), settings.n_folds
+    if asked_for not in (n_made, DirectionSettings.n_folds):  # the usual number is at most
+        raise InputError(
+            f"--set folds={asked_for}: the rows have {n_made} authors, and each is in one fold; "
+            f"wanted 2 to {n_made}"
+        )
     return audit
 
 

@@ -317,6 +317,8 @@ def test_models_that_are_one_or_differ_in_shape_are_refused(root, tmp_path, tiny
         audit_of(root, tiny_checkpoint)
     with pytest.raises(InputError, match="at least 3"):
         author_folds([1, 1, 2], 5)
+    with pytest.raises(InputError, match="folds=99: the rows have 8 authors"):
+        open_audit(DirectionSettings(name="demo/npo", limit=16, n_folds=99, out=root / "many"))
     folds = author_folds(list(range(20)) * 3, 5)
     assert sorted(a for fold in folds for a in fold.score) == list(range(20))
     assert all(len(fold.dev) == 3 and len(fold.estimate) == 13 for fold in folds)
