@@ -264,7 +264,7 @@ def every_option():
 
 REFUSED = {
     *("--remove", "--yes"),  # overwrite and delete
-    *("--from", "--include", "--run", "--engine", "--address", "--slurm"),  # run
+    *("--from", "--include", "--run", "--engine", "--address", "--slurm", "--prompts"),  # run
     *("--base-url", "--key-env", "--key-file", "--resubmit"),  # send
     *("--judge", "--coherence-judge", "--filter"),  # send, where they name a model
     *("--force", "--picture", "--write"),  # overwrite
@@ -283,7 +283,16 @@ LOOKED_AT = {
     *("--dataset", "--from-csv", "--organization"),
     *("--device", "--dry-run", "--exclude", "--faithfulness"),
     *("--fewshot-as-multiturn", "--figures", "--forget", "--forget-split", "--fresh", "--help-all"),
-    *("--from-log", "--full", "--gate", "--gen-kwargs", "--gpus", "--group-key", "--gym"),
+    *(
+        "--from-log",
+        "--full",
+        "--gate",
+        "--gen-kwargs",
+        "--gpus",
+        "--grades",
+        "--group-key",
+        "--gym",
+    ),
     *(
         "--hold-out",
         "--holdout",
