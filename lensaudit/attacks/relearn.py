@@ -282,6 +282,8 @@ def recovery(
     key = digest({"jobs": [job.key for job in jobs.values()], "audit": inputs})
     if (known := keyed.keyed_document(work / AUDIT, key)) is not None:
         return tuple(checked(RelearnRecord, known, work / AUDIT).shifts)
+    if (work / AUDIT).exists():
+        notice(f"{work}: held the scores of another run; {keyed.REPLACED}")
     folders = {name: work / "attacked" / slug(name) for name in jobs}
     if keep is not None:
         folders[first] = keep

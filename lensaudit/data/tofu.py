@@ -23,6 +23,10 @@ from lensaudit.results.reading import place_in
 TOFU_HUB = "locuslab/TOFU"
 FORGET10 = "forget10"
 RETAIN = "retain_perturbed"
+OLDER = "forget10_older"
+"""Rows of forget10 that the published annotation leaves out; what earlier versions hold of them."""
+WITHOUT_SPAN = (300, 320, 343, 344, 353, 378, 386)
+"""The other such rows: they have no span here, as their text was not there to be read."""
 DEMO = "demo"
 TOFU_PAIRS = {"forget01": "retain99", "forget05": "retain95", "forget10": "retain90"}
 """TOFU's forget sets and their complements; `--data` takes either side by name."""
@@ -64,6 +68,9 @@ def forget_set(
 ) -> list[Fact]:
     """The forget set that `--data` names, without the rows of the `exclude` filters.
 
+    A filter says what an earlier version of the annotation leaves out of all rows of forget10: with
+    one, the rows that the published annotation lacks are there too, where they have a span.
+
     Args:
         name_or_path: `forget10` (from the Hub), `demo` (embedded), an annotated file, or a folder
             with `forget10.jsonl`.
@@ -79,7 +86,9 @@ def forget_set(
         raise InputError(f"filter {exclude[0]!r} lists rows of TOFU forget10, not of {DEMO}")
     excluded = frozenset().union(*(filters()[name] for name in exclude))
     examples = [
-        one for one in _named(place_in("forget_set", name_or_path)) if one.idx not in excluded
+        one
+        for one in _named(place_in("forget_set", name_or_path), older=bool(exclude))
+        if one.idx not in excluded
     ]
     if not examples:
         raise InputError(f"{name_or_path}: --exclude {' '.join(exclude)} leaves no row")
@@ -229,7 +238,11 @@ def _hashes(question: Any, answer: Any) -> tuple[str, str]:
     return first, second
 
 
-_TABLES = {FORGET10: "forget10_offsets.json", RETAIN: "retain_validity_offsets.json"}
+_TABLES = {
+    FORGET10: "forget10_offsets.json",
+    OLDER: "forget10_older_offsets.json",
+    RETAIN: "retain_validity_offsets.json",
+}
 
 
 @cache
@@ -245,9 +258,22 @@ def filters() -> Mapping[str, frozenset[int]]:
     return {name: frozenset(entry["idx"]) for name, entry in entries.items()}
 
 
-def _named(name_or_path: str | Path) -> list[Fact]:
+def without_span(name_or_path: str, exclude: Sequence[str]) -> list[int]:
+    """Rows of forget10 that filters of earlier versions leave, and that have no span here."""
+    of_tofu = name_or_path == FORGET10 or Path(name_or_path).expanduser().is_dir()
+    excluded = frozenset().union(*(filters()[name] for name in exclude))
+    return [idx for idx in WITHOUT_SPAN if exclude and of_tofu and idx not in excluded]
+
+
+def _named(name_or_path: str | Path, *, older: bool = False) -> list[Fact]:
+    def annotated(rows: Sequence[Any], source: str) -> list[Fact]:
+        tables = (FORGET10, OLDER) if older else (FORGET10,)
+        found = [one for table in tables for one in load_forget10(rows, source, table)]
+        return sorted(found, key=lambda one: one.idx)
+
     if name_or_path == FORGET10:
-        return load_forget10(hub_rows(TOFU_HUB, FORGET10, "train", instead=_INSTEAD))
+        rows = hub_rows(TOFU_HUB, FORGET10, "train", instead=_INSTEAD)
+        return annotated(rows, f"{TOFU_HUB} {FORGET10}")
     if name_or_path == DEMO:
         return load_facts(EMBEDDED / "forget.json")
     path = Path(name_or_path).expanduser()
@@ -259,7 +285,7 @@ def _named(name_or_path: str | Path) -> list[Fact]:
         ]
         if not files:
             raise InputError(f"{path}: holds no {FORGET10}.jsonl; {_INSTEAD}")
-        return load_forget10(read_values(files[0]), str(files[0]))
+        return annotated(read_values(files[0]), str(files[0]))
     examples = _as_shipped(load_facts(path))
     # annotated rows of forget10 by author, wherever they were read from; others as they are
     alone = all(one.group == own_group(one.idx) for one in examples)

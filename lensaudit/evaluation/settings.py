@@ -53,7 +53,10 @@ class HarnessSettings(Precision, Names):
 class AnnotationSettings(Precision, Names):
     """Which pairs are annotated, and what they are checked with."""
 
-    needs: ClassVar = needing(Precision, Needs("model")) | {"min_logprob": (Needs("model"),)}
+    needs: ClassVar = {
+        **needing(Precision, Needs("min_logprob")),  # nothing else loads the model
+        "min_logprob": (Needs("model"),),
+    }
 
     pairs: Path
     out: Annotated[

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from lensaudit.activations.fill import cache_batch_that_fits
 from lensaudit.data.facts import Fact
 from lensaudit.data.spans import Encoded, apart, check_tokenizer, encode, reads_otherwise
-from lensaudit.data.tofu import forget_set
+from lensaudit.data.tofu import forget_set, without_span
 from lensaudit.errors import InputError
 from lensaudit.groups import assumption
 from lensaudit.models.checkpoint import (
@@ -226,6 +226,11 @@ def resolved_settings(settings: PatchSettings, sources: Sequence[str]) -> Resolv
 def _rows_of(settings: ResolvedSettings, notice: Notice) -> list[Fact]:
     """The rows that are asked, under the seam that was chosen."""
     examples = forget_set(str(settings.data), exclude=settings.exclude, limit=settings.limit)
+    if lacking := without_span(str(settings.data), settings.exclude):
+        notice(
+            f"{len(lacking)} rows that --exclude {' '.join(settings.exclude)} leaves have no span "
+            f"(idx {', '.join(map(str, lacking))}); `lensaudit annotate` them, and name the file"
+        )
     if settings.seam is not None:
         examples = [replace(one, seam=settings.seam) for one in examples]
     if settings.score != "em" and (odd := [one.idx for one in examples if reads_otherwise(one)]):

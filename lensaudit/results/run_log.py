@@ -51,6 +51,7 @@ _NO_MATTER = {
     "registry",
     "retain_log",
     "save_every",
+    "workers",
 }
 """Options that are places, names or sizes of batches: what they lead to is among the hashes."""
 _OWN = {"files", "asked", "check"}
@@ -234,6 +235,34 @@ def compare(first: Run, second: Run) -> Comparison:
 def _unlike(one: Mapping[str, T], other: Mapping[str, T]) -> dict[str, Pair[T]]:
     pairs = {name: (one.get(name), other.get(name)) for name in dict.fromkeys([*one, *other])}
     return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+
+
+def tell_replaced(
+    folder: Path,
+    options: Mapping[str, Any],
+    inputs: Mapping[str, Any],
+    tell: Notice,
+    name: str = MANIFEST,
+) -> None:
+    """Remark that the result of another run is replaced, whose work the folder's logs keep.
+
+    Args:
+        folder: of the results; may be missing.
+        options: of this run, as its manifest will have them; places and sizes do not count.
+        inputs: of this run, the same.
+        tell: told by what the two differ first.
+        name: of the manifest.
+    """
+    there: JsonObject = {}
+    if (folder / name).exists():
+        with suppress(InputError):  # a damaged one is replaced like any other
+            there = json_object(folder / name)
+        asked = _flat({"options": options, "inputs": inputs})
+        said = {one: value for one, value in _flat(there).items() if one in asked}
+        for one, (old, new) in _unlike(said, asked).items():
+            if _weight(one) == "explains":
+                why = f"{one.partition('.')[2]}: {_short(old)}, here {_short(new)}"
+                return tell(f"{folder}: held the result of another run ({why}); it is replaced")
 
 
 def remove(run: Run, *, dry_run: bool = False) -> int:

@@ -34,6 +34,7 @@ from lensaudit.results.manifest import NamedModel, manifest
 from lensaudit.results.owner import check_free, claim
 from lensaudit.results.reading import document
 from lensaudit.results.run import RunResult
+from lensaudit.results.run_log import tell_replaced
 from lensaudit.results.sentences import WEAK
 from lensaudit.scores.estimate import UNMEASURED
 from lensaudit.scores.recovery import recovery
@@ -89,6 +90,7 @@ def open_audit(settings: DirectionSettings, notice: Notice = unheard) -> Directi
         facts={"forget": session.examples, "retain": tuple(kept)},
         encoded={"forget": session.encoded, "retain": encode_all(kept, session.full)[0]},
     )
+    tell_replaced(audit_folder(settings), *_recorded(audit), notice)
     n_made, asked_for = len(audit.folds()), settings.n_folds
     if asked_for not in (n_made, DirectionSettings.n_folds):  # the usual number is at most
         raise InputError(
@@ -96,6 +98,20 @@ def open_audit(settings: DirectionSettings, notice: Notice = unheard) -> Directi
             f"wanted 2 to {n_made}"
         )
     return audit
+
+
+def _recorded(audit: DirectionsAudit) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Options and inputs of a run, as its manifest has them."""
+    return plain(audit.settings, without=("name", "full", "retain", "out")), {
+        **{role: vars(one) for role, one in _models(audit).items()},
+        "examples": len(audit.encoded["forget"]),
+        "rows": told_rows(audit.session.examples),
+    }
+
+
+def _models(audit: DirectionsAudit) -> dict[Role, NamedModel]:
+    """The three models by what they are."""
+    return {role: NamedModel(one.spec.name, one.weights) for role, one in audit.checkpoints.items()}
 
 
 def retain_examples(settings: DirectionSettings) -> list[Fact]:
@@ -154,15 +170,12 @@ def run(audit: DirectionsAudit, progress: Tell = unheard, notice: Notice = unhea
     ledger.rewrite(rows)
     record = summed_up(audit, rows)
     write_json(out / "summary.json", document(record))
+    options, inputs = _recorded(audit)
     manifest(
         COMMAND,
         kind="directions",
-        options=plain(settings, without=("name", "full", "retain", "out")),
-        inputs={
-            **{role: vars(one) for role, one in record.models.items()},
-            "examples": len(audit.encoded["forget"]),
-            "rows": told_rows(audit.session.examples),
-        },
+        options=options,
+        inputs=inputs,
         device=session.settings.device,
         started=started,
     ).write(out, FILES)
@@ -229,9 +242,7 @@ def summed_up(audit: DirectionsAudit, rows: Sequence[Mapping[str, Any]]) -> Dire
     if "ablate" in experiments:
         experiments["ablate"] = replace(experiments["ablate"], direction_source=sorted(sources))
     return DirectionsRecord(
-        models={
-            role: NamedModel(one.spec.name, one.weights) for role, one in audit.checkpoints.items()
-        },
+        models=_models(audit),
         source=audit.checkpoints["unlearned"].spec.name,
         score=audit.settings.score,
         plain={

@@ -35,6 +35,7 @@ from lensaudit.results.keyed import finished, held
 from lensaudit.results.manifest import manifest
 from lensaudit.results.owner import check_free, claim
 from lensaudit.results.reading import json_object
+from lensaudit.results.run_log import tell_replaced
 from lensaudit.scores.intervals import clustered_mean
 from lensaudit.scores.stats import mean_known, spearman
 from lensaudit.settings import plain
@@ -268,9 +269,13 @@ class Steering(TraitModel):
     def of(cls, settings: AskSettings, notice: Notice) -> "Steering":
         """Over coefficients, or over layers."""
         if isinstance(settings, EvalSettings):
-            return cls.over_coefficients(settings, notice)
-        assert isinstance(settings, LayerSettings)
-        return cls.over_layers(settings, notice)
+            made = cls.over_coefficients(settings, notice)
+        else:
+            assert isinstance(settings, LayerSettings)
+            made = cls.over_layers(settings, notice)
+        where, (_, record) = made.folder, made.files
+        tell_replaced(where, made.recorded, {"key": made.key}, notice, record)
+        return made
 
     @classmethod
     def over_coefficients(cls, settings: EvalSettings, notice: Notice) -> "Steering":
@@ -366,6 +371,14 @@ class Steering(TraitModel):
         )
 
     @property
+    def recorded(self) -> dict[str, Any]:
+        """The options that the manifest has."""
+        own = ("name", "vectors", "method", "layers", "ratio", "coefficient")
+        if isinstance(self.settings, EvalSettings):
+            own = ("name", "vector", "coefficients", "as_ratio")
+        return plain(self.settings, without=(*own, "out", "key_file", "key_env"))
+
+    @property
     def is_there(self) -> bool:
         """Whether the folder holds this very run, finished."""
         return finished(self.folder, self.key, COMMAND, self.files[1])
@@ -401,12 +414,10 @@ class Steering(TraitModel):
         if self.is_there:
             self.notice(f"{held(out)}; nothing to do")
             return json_object(out / file), out / file
-        own = ("name", "vectors", "method", "layers", "ratio", "coefficient")
         hashes = list(dict.fromkeys(one.vector.hash() for one in self.rows))
         inputs: dict[str, Any] = {"vectors": hashes}
         if isinstance(settings, EvalSettings):
             ask = evaluate
-            own = ("name", "vector", "coefficients", "as_ratio")
             inputs = {"vector": hashes[0]}
         names = settings.judge, settings.coherence_judge
         with judges(*names, settings, progress, self.notice) as by:
@@ -431,7 +442,7 @@ class Steering(TraitModel):
         manifest(
             COMMAND,
             kind="steering",
-            options=plain(settings, without=(*own, "out", "key_file", "key_env")),
+            options=self.recorded,
             inputs={**self.conditions(), "model": named, **inputs, "key": self.key},
             device=self.device,
             started=started,

@@ -195,7 +195,7 @@ class DirectionSettings(Caches, Precision, Rows, Anchors):
             metavar="NAME|FILE",
         ),
     ] = None
-    n_retain: Annotated[int, Option("How many of them, evenly taken.", least=2)] = 64
+    n_retain: Annotated[int, Option("At most so many of them, evenly taken.", least=2)] = 64
     """What a direction costs is measured on them."""
     layers: Layers = "all"
     strengths: Annotated[

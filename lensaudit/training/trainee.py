@@ -403,10 +403,15 @@ class TrainingJob(CheckpointJob):
         """Find what is missing before anything is loaded.
 
         Raises:
-            InputError: epochs that cannot be counted, an adapter of another rank, or too little
-                memory.
+            InputError: epochs that cannot be counted, no state within the run's steps, an adapter
+                of another rank, or too little memory.
         """
-        _ = self.recipe
+        n_steps = self.recipe.n_steps
+        if self.save_every is not None and self.save_every > n_steps:
+            raise InputError(
+                f"--set save_every={self.save_every}: the run has {n_steps} steps, no state "
+                f"would be kept; wanted 1 to {n_steps}"
+            )
         frozen = self.lora is not None
         check_rank(self.start, self.lora or 0)
         # a model's own adapter is trained on as it is

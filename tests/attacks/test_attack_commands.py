@@ -158,6 +158,16 @@ def test_more_steps_than_can_be_counted_are_refused(place, tmp_path, capsys):
     assert "1e+308 epochs of" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("warmup", [25, 24])
+def test_a_rate_that_only_rises_is_told_and_refused_where_it_was_chosen(warmup, tmp_path, capsys):
+    line = "rtt run --source demo/npo --epochs 1 --dry-run --warmup"
+    code = run([*line.split(), str(warmup), "--out", str(tmp_path / "r")])
+    said = capsys.readouterr().err
+    assert code == (2 if warmup != 24 else 0)
+    assert f"--warmup {warmup}" in said
+    assert "the learning rate would never be reached" in said
+
+
 def test_an_audit_finds_the_data_wrong_before_it_trains(place, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     arguments = relearn(place, tmp_path / "m", "--audit")

@@ -262,6 +262,57 @@ def test_what_took_long_to_make_is_replaced_with_force_alone(command, owned, mon
     assert contents(owned / command) == before
 
 
+STEERED = (
+    "--model demo/full --trait demo_idk --judge idk --questions 4 --rollouts 1 --max-new-tokens 6"
+)
+
+
+@pytest.mark.parametrize(
+    ("lines", "other", "why"),
+    [
+        pytest.param(
+            ["effort --source demo/npo --arm T --limit 12 --steps 1 --lr 1e-3 --workers 1"],
+            "--steps 2",
+            "(steps: 1, here 2)",
+            marks=pytest.mark.slow,
+        ),
+        (
+            [
+                "steer audit --source demo/npo --layers 12 --strengths 1 --experiment add "
+                "--set folds=2 --set randoms=1 --limit 6 --n-retain 4"
+            ],
+            "--n-retain 5",
+            "(n_retain: 4, here 5)",
+        ),
+        (
+            [
+                "steer extract --model demo/full --trait demo_idk --layers 8 --method mean_diff "
+                "--position prompt_last",
+                f"steer sweep {STEERED} --method mean_diff --layers 8",
+            ],
+            "--rollouts 2",
+            "(n_rollouts: 1, here 2)",
+        ),
+    ],
+)
+def test_a_summary_whose_work_a_log_keeps_is_replaced_with_a_line(
+    lines, other, why, tmp_path, monkeypatch, capsys
+):
+    """Told before any work, and not where the same is asked again."""
+    monkeypatch.chdir(tmp_path)
+    for line in lines:
+        assert run([*line.split(), "--out", "o"]) == 0
+    before = contents(tmp_path)
+
+    for more in ([], other.split()):
+        capsys.readouterr()
+        assert run([*lines[-1].split(), "--out", "o", "--dry-run", *more]) == 0
+        said = capsys.readouterr().err
+        replaced = f"o: held the result of another run {why}; it is replaced"
+        assert (replaced in said) == bool(more), said
+    assert contents(tmp_path) == before
+
+
 @pytest.mark.parametrize("command", TOOK_LONG)
 def test_force_takes_no_folder_of_another_command(command, owned, monkeypatch, capsys):
     monkeypatch.chdir(owned / "here")

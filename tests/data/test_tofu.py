@@ -14,7 +14,16 @@ import support
 from lensaudit import hub
 from lensaudit.data import tofu
 from lensaudit.data.facts import Fact, load_facts
-from lensaudit.data.tofu import filters, forget_set, load_forget10, located, offsets
+from lensaudit.data.tofu import (
+    OLDER,
+    WITHOUT_SPAN,
+    filters,
+    forget_set,
+    load_forget10,
+    located,
+    offsets,
+    without_span,
+)
 
 REPO = Path(__file__).parents[2]
 SCRIPT = REPO / "tools" / "tofu_offsets.py"
@@ -94,6 +103,30 @@ def test_the_filters_have_their_published_sizes():
     }
     assert filters()["v2"] == filters()["v2_full_wrong"] | filters()["v2_general_knowledge"]
     assert {row.idx for row in offsets()} == set(range(400)) - filters()["excluded"]
+
+
+def test_what_earlier_versions_leave_of_400_rows_has_a_span_or_is_named():
+    older = {row.idx for row in offsets(OLDER)}
+    assert older | {*WITHOUT_SPAN} == filters()["excluded"]
+    for version, n in (("v2", 353), ("v4_full_wrong", 324), ("v2_full_wrong", 370)):
+        left = set(range(400)) - filters()[version]
+        spans = {row.idx for row in (*offsets(), *offsets(OLDER))} & left
+        assert sorted(left - spans) == without_span("forget10", (version,))
+        assert len(left) == n
+    assert without_span("forget10", ("v2",)) == [320, 343, 344, 378]
+    assert without_span("forget10", ("excluded",)) == without_span("forget10", ()) == []
+    assert without_span("rows.json", ("v2",)) == []
+
+
+def test_version_2_is_cut_from_all_rows_and_the_published_set_stays(real, tmp_path):
+    (tmp_path / "forget10.jsonl").write_bytes((real / "forget10_qa.jsonl").read_bytes())
+    left = forget_set(tmp_path, exclude=["v2"])
+    assert len(left) == 353 - 4
+    assert [one.idx for one in left] == sorted({one.idx for one in left})
+    spans = {row.idx: row for row in offsets(OLDER)}
+    added = [located(one) == spans[one.idx] for one in left if one.idx in spans]
+    assert (len(added), all(added)) == (23, True)
+    assert len(forget_set(tmp_path)) == len(forget_set(tmp_path, exclude=["excluded"])) == 367
 
 
 def test_all_367_annotated_rows_round_trip(real):

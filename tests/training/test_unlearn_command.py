@@ -142,6 +142,7 @@ REFUSED = {
     "beta 0": (("--constant", "beta=0"), "divides by it"),
     "alpha below 0": (("--constant", "alpha=-1"), "--constant alpha=-1"),
     "no regular expression": (("--trainable", "("), "not a regular expression"),
+    "states beyond the last step": (("--set", "save_every=9"), "the run has 2 steps, no state"),
     "pattern of no parameter": (("--trainable", "layers.7"), "no parameter matches"),
 }
 

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, chain, product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +46,7 @@ from lensaudit.results.kinds.effort import EffortArm, EffortRecord, TrainingRate
 from lensaudit.results.manifest import manifest
 from lensaudit.results.owner import check_free, claim
 from lensaudit.results.reading import document
+from lensaudit.results.run_log import tell_replaced
 from lensaudit.scores.recovery import Arms
 from lensaudit.settings import plain
 from lensaudit.training.rows import check_lengths, in_epochs
@@ -124,6 +126,18 @@ class PreparedEffort:
         pairs = product(self.settings.arms, self.rates)
         return [one for arm, rate in pairs for one in self.attacks(model, arm, rate)]
 
+    def inputs(self, name: str) -> dict[str, Any]:
+        """What was read of a source, its anchors and the rows, for the manifest."""
+        arms, data = self.models[name], self.held.data
+        return {
+            "source": {**arms.source.named, "name": name},
+            "full": arms.full.named,
+            **{f"retain {n}": one.named for n, one in enumerate(arms.never, 1)},
+            "data": data.name,
+            "data_digest": self.held.digest,
+            "rows": {one.question: one.choices[one.answer] for one in data.items},
+        }
+
     def marks(self, model: Checkpoint, arm: Arm, rate: TrainingRate) -> Marks:
         """Reading by fact, over all folds; from the log."""
         found = np.full((len(self.steps), len(self.held.data.items)), math.nan)
@@ -179,7 +193,7 @@ def prepare(
     )
     sequences = (fold.sequences for several in held.folds.values() for fold in several)
     check_lengths(chain(*sequences), config_of(full), full.spec.name)
-    return PreparedEffort(
+    ready = PreparedEffort(
         models={name: Arms(one, full, tuple(never.values())) for name, one in opened.items()},
         held=held,
         rates=rates,
@@ -189,6 +203,9 @@ def prepare(
         folders=folders,
         log=read_log(home / FILE, notice=notice),
     )
+    for name, place in folders.items():
+        tell_replaced(place, plain(settings), ready.inputs(name), notice)
+    return ready
 
 
 def _rates(settings: EffortSettings, name: str) -> tuple[TrainingRate, ...]:
@@ -288,20 +305,12 @@ def _deposit(
     )
     record = replace(record, notes=_notes(ready, arms.source, record))
     folder = ready.folders[name]
-    inputs = {
-        "source": {**arms.source.named, "name": name},
-        "full": arms.full.named,
-        **{f"retain {n}": one.named for n, one in enumerate(arms.never, 1)},
-        "data": ready.held.data.name,
-        "data_digest": ready.held.digest,
-        "rows": {one.question: one.choices[one.answer] for one in ready.held.data.items},
-    }
     write_json(folder / "summary.json", document(record))
     manifest(
         COMMAND,
         kind="effort",
         options=plain(ready.settings),
-        inputs=inputs,
+        inputs=ready.inputs(name),
         device=ready.device,
         started=started,
     ).write(folder, FILES)

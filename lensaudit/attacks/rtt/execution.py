@@ -134,7 +134,30 @@ def prepare(settings: StudySettings, notice: Notice = unheard) -> tuple[tuple[St
     )
     for study in studies:
         plan_of(study)
+    _check_warmup(studies[0], notice)
     return studies, read_log(folder / FILE, notice=notice)
+
+
+def _check_warmup(study: Study, notice: Notice) -> None:
+    """A rate that only rises never is what was asked for: said of the default, else refused.
+
+    Raises:
+        InputError: the rise was chosen, and is longer than a run.
+    """
+    how = study.settings
+    n_steps = how.epochs * min(steps_per_epoch(study, name) for name in study.held_out)
+    if how.warmup <= n_steps:
+        return
+    why = f"a run on T has {n_steps} steps, so that the learning rate would never be reached"
+    if how.warmup != StudySettings.warmup:
+        raise InputError(f"--warmup {how.warmup}: {why}; wanted 0 to {n_steps}")
+    notice(f"--warmup {how.warmup} is longer than the run: {why}; name a smaller one")
+
+
+def steps_per_epoch(study: Study, split: str) -> int:
+    """Steps of one pass over T where a split is held out."""
+    n_samples = sum(len(one.samples) for one in others_than(split, study.encoded))
+    return math.ceil(n_samples / study.settings.batch_size)
 
 
 def run_studies(
@@ -356,7 +379,7 @@ def retrain(
     """Retrain `model` in place on T, and read V after each epoch; at last a sample of T."""
     how = study.settings
     samples = [*chain(*(one.samples for one in others_than(job.split, study.encoded)))]
-    per_epoch = math.ceil(len(samples) / how.batch_size)
+    per_epoch = steps_per_epoch(study, job.split)
     assert job.lr is not None
     made = read_along(
         model,
