@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from lensaudit.auditing import result as auditing_result
     from lensaudit.data import facts as data_facts
     from lensaudit.data import relations as data_relations
+    from lensaudit.doors import asked_rows as doors_asked_rows
     from lensaudit.doors import cache as doors_cache
     from lensaudit.doors import cache_fill as doors_cache_fill
     from lensaudit.doors import data as doors_data

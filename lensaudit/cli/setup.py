@@ -4,6 +4,7 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -12,7 +13,7 @@ import click
 from lensaudit.cli import library
 from lensaudit.cli.options import SettingOption, options, shared
 from lensaudit.cli.project import current_project, is_typed
-from lensaudit.cli.terminal import answer, emit, listing, notice, say, tell
+from lensaudit.cli.terminal import ProgressBar, answer, emit, listing, notice, say, tell
 from lensaudit.data.facts import spans_of
 from lensaudit.data.rows import together
 from lensaudit.doors.data import ConvertSettings
@@ -134,9 +135,7 @@ def annotate(settings: AnnotationSettings, force: bool, as_json: bool) -> None:
     left out and listed; all rows stand in the review file, doubtful ones marked CHECK. Without
     PAIRS: the forget and retain rows of the project file.
     """
-    found = [
-        (one, library.evaluation_annotation.annotate(one, force=force)) for one in _wanted(settings)
-    ]
+    found = [(one, _annotated(one, force=force)) for one in _wanted(settings)]
     for one, made in found if settings.page else ():
         library.doors_spans.write_spans(
             one.page_file,
@@ -154,12 +153,27 @@ def annotate(settings: AnnotationSettings, force: bool, as_json: bool) -> None:
         _print_annotated(*one)
 
 
+def _annotated(
+    settings: AnnotationSettings, *, force: bool
+) -> "library.evaluation_annotation.Annotated":
+    annotate = partial(library.evaluation_annotation.annotate, settings, force=force)
+    if settings.never is None:
+        return annotate()
+    with ProgressBar() as bar:
+        how = {"notice": notice, "progress": bar}
+        return annotate(
+            ask=lambda facts: library.doors_asked_rows.asked_rows(facts, settings, **how)
+        )
+
+
 def _wanted(settings: AnnotationSettings) -> list[AnnotationSettings]:
     """What is annotated: the pairs that are named, or all that the project names."""
     project, wanted = current_project(), [settings]
     if project is not None and project.retain_rows is not None and project.retain_data is not None:
         rows, out = project.retain_rows, Path(project.retain_data)
-        wanted.append(replace(settings, pairs=rows, out=out, review=None))
+        # rows to keep are known to both models
+        alone = {"review": None, "never": None, "entity_from": "answer"}
+        wanted.append(replace(settings, pairs=rows, out=out, **alone))
     if not is_typed("pairs"):
         return wanted
     if is_typed("out") or (project is not None and settings.pairs == project.forget):
@@ -180,6 +194,7 @@ def _annotated_document(
         "review": str(settings.review_file),
         **({"page": str(settings.page_file)} if settings.page else {}),
         "n": len(found.kept),
+        **{name: [one.idx for one in rows] for name, rows in found.aside.items()},
         "left_out": {str(idx): why for idx, why in found.left_out.items()},
         "to_check": sorted(found.remarks),
         "rules": dict(Counter(one.rule for one in found.proposals)),
@@ -199,6 +214,11 @@ def _print_annotated(
             *by_rule(spans_of(found.kept)),
             *(f"for `lensaudit know`, who has what: {line}" for line in relations),
             f"written: {settings.out} ({len(found.kept)} of {len(found.proposals)} rows)",
+            *(
+                f"{name.replace('_', ' ')}: {settings.aside(name)} ({len(rows)} rows)"
+                for name, rows in found.aside.items()
+            ),
+            *([f"rule: {library.doors_asked_rows.RULE}"] if found.aside else []),
             f"review: {review} ({len(found.remarks)} rows marked CHECK)",
             *([page] if settings.page else []),
         ]

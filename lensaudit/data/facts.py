@@ -117,7 +117,7 @@ FURTHER = {
 CARRIED = (
     *("paraphrased_question", "paraphrased_answer", "perturbed_answer", "placebos"),
     *FURTHER,
-    *("set", "source"),
+    *("set", "source", "full_output", "retain_output"),
 )
 """What else a row may say; no span depends on it."""
 

@@ -1,8 +1,8 @@
 """From question-answer pairs to a forget set whose facts can be scored: propose, check, write."""
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,22 @@ from lensaudit.files import (
 )
 from lensaudit.groups import assumption
 
+FULL_WRONG, GENERAL = "full_wrong", "general_knowledge"
+
+
+@dataclass(frozen=True)
+class AskedRows:
+    """What two models say to rows, and which rows an audit should not ask for it."""
+
+    outputs: Mapping[int, Mapping[str, str]]
+    """idx -> `full_output` and `retain_output`."""
+    replaced: Mapping[int, Fact]
+    """idx -> the row with another answer and entity."""
+    full_wrong: dict[int, str] = field(default_factory=dict)
+    """idx -> what full says instead."""
+    general_knowledge: dict[int, str] = field(default_factory=dict)
+    """idx -> what the model that never saw the facts says."""
+
 
 @dataclass(frozen=True)
 class Annotated:
@@ -48,6 +64,8 @@ class Annotated:
     """idx -> everything a person should look at."""
     carried: Mapping[int, Mapping[str, Any]]
     """idx -> what else a row says that readers know, as wrong answers."""
+    aside: Mapping[str, Sequence[Fact]] = field(default_factory=dict)
+    """Rows in files of their own: `full_wrong`, `general_knowledge`."""
 
     @cached_property
     def relations(self) -> tuple[tuple[Relation, ...], dict[int, str]]:
@@ -59,8 +77,13 @@ class Annotated:
         """What is written: each fact with the relation that it says, or that it is found in."""
         written = {one.name for one in self.relations[0]}
         said = {one.idx: one.relation for one in labelled(self.kept) if one.relation in written}
-        rows = [_row(replace(one, relation=one.relation or said.get(one.idx))) for one in self.kept]
-        return [row | self.carried.get(row["idx"], {}) for row in rows]
+        return self.written(
+            replace(one, relation=one.relation or said.get(one.idx)) for one in self.kept
+        )
+
+    def written(self, facts: Iterable[Fact]) -> list[dict[str, Any]]:
+        """Rows as they are written, with all that they say besides."""
+        return [_row(one) | {**self.carried.get(one.idx, {})} for one in facts]
 
     @property
     def alone(self) -> str | None:
@@ -68,27 +91,30 @@ class Annotated:
         return assumption(one.group for one in self.kept)
 
 
-def annotate(settings: AnnotationSettings, *, force: bool = False) -> Annotated:
+def annotate(
+    settings: AnnotationSettings,
+    *,
+    force: bool = False,
+    ask: Callable[[Sequence[Fact]], AskedRows] | None = None,
+) -> Annotated:
     """Write the forget set and its review file.
 
     Args:
         settings: which pairs, and where to.
         force: write over a file and a review that are not ours, or were corrected.
+        ask: what models say to the rows; rows that an audit should not ask for it go to files of
+            their own. None: no model is asked.
 
     Raises:
         InputError: the pairs have problems, no row can be scored, or a file is in the way.
     """
-    if not settings.out.name:
-        raise InputError("--out: names no file")
     out, review = settings.out, settings.review_file
     # the page goes on where its reader was
     pairs = review if settings.page and _is_of(review, settings) else settings.pairs
     reviewed = is_review(read_text(pairs))
-    # Path.resolve stumbles over a link to itself
-    own, *kept = map(os.path.realpath, (pairs, out) if reviewed else (pairs, out, review))
-    if own in kept:
-        raise InputError(f"{pairs}: would be written over; name another --out or --review")
-    check_output(out, ours=_is_forget_set, force=force)
+    own = _check_apart(pairs, (out,) if reviewed else (out, review))
+    for one in (out, *map(settings.aside, (FULL_WRONG, GENERAL) if ask else ())):
+        check_output(one, ours=_is_forget_set, force=force)
     check_plain(review)
     if reviewed:
         proposals = read_review(pairs)
@@ -98,6 +124,7 @@ def annotate(settings: AnnotationSettings, *, force: bool = False) -> Annotated:
     # a review holds the spans alone: what rows say besides stands in what was written before
     carried = _carried(out if is_review(read_text(settings.pairs)) else settings.pairs)
     found = Annotated(proposals, *_checked(proposals, settings), carried)
+    found = found if ask is None else _sorted(found, ask(found.kept))
     make_folder(out.parent)
     if not (reviewed and os.path.realpath(review) == own):
         if not force:
@@ -107,7 +134,40 @@ def annotate(settings: AnnotationSettings, *, force: bool = False) -> Annotated:
         raise InputError(f"{pairs}: no row can be scored; the reasons are in {review}")
     validate(found.rows, str(pairs))
     write_json(out, found.rows)
+    for name, facts in found.aside.items():
+        write_json(settings.aside(name), found.written(facts))
     return found
+
+
+def _check_apart(pairs: Path, outputs: Sequence[Path]) -> str:
+    """Refuse to write over the pairs, or into no file; where the pairs are."""
+    if not outputs[0].name:
+        raise InputError("--out: names no file")
+    # Path.resolve stumbles over a link to itself
+    own, *kept = map(os.path.realpath, (pairs, *outputs))
+    if own in kept:
+        raise InputError(f"{pairs}: would be written over; name another --out or --review")
+    return own
+
+
+def _sorted(found: Annotated, asked: AskedRows) -> Annotated:
+    """The same without the rows that an audit should not ask, each with what was said to it."""
+    why = {FULL_WRONG: asked.full_wrong, GENERAL: asked.general_knowledge}
+    out = {
+        idx: f"{name.replace('_', ' ')}: {said}" for name in why for idx, said in why[name].items()
+    }
+    carried = {
+        idx: {**found.carried.get(idx, {}), **asked.outputs.get(idx, {})}
+        for idx in {**found.carried, **asked.outputs}
+    }
+    return replace(
+        found,
+        kept=[asked.replaced.get(one.idx, one) for one in found.kept if one.idx not in out],
+        left_out={**found.left_out, **out},
+        remarks={**found.remarks, **{idx: [*found.remarks.get(idx, ()), out[idx]] for idx in out}},
+        carried=carried,
+        aside={name: [one for one in found.kept if one.idx in why[name]] for name in why},
+    )
 
 
 def _pairs(settings: AnnotationSettings) -> list[tuple[Fact, str | None]]:

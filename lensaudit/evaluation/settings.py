@@ -54,7 +54,8 @@ class AnnotationSettings(Precision, Names):
     """Which pairs are annotated, and what they are checked with."""
 
     needs: ClassVar = {
-        **needing(Precision, Needs("min_logprob")),  # nothing else loads the model
+        # nothing else loads the model
+        **needing(Precision, Needs("min_logprob", unless=Needs("never"))),
         "min_logprob": (Needs("model"),),
     }
 
@@ -83,11 +84,33 @@ class AnnotationSettings(Precision, Names):
             expert=True,
         ),
     ] = None
+    never: Annotated[
+        str | None,
+        Option(
+            "Model that never saw the facts: rows that --model answers wrongly, and rows that this "
+            "one answers, go to files of their own, each with both answers.",
+            flag="--retain",
+            is_a="model",
+            needs=(Needs("model"),),
+        ),
+    ] = None
+    entity_from: Annotated[
+        Literal["answer", "full"],
+        Option(
+            "Whose words are the fact: the row's answer, or what --model says after the prefix.",
+            needs=(Needs("never"),),
+            expert=True,
+        ),
+    ] = "answer"
     question_key: Annotated[str, Option("Field that is asked.")] = "question"
     answer_key: Annotated[str, Option("Field that answers.")] = "answer"
     group_key: Annotated[str, Option("Field that names the author: what intervals resample.")] = (
         "group"
     )
+
+    def aside(self, name: str) -> Path:
+        """Where rows go that an audit should not ask: `full_wrong`, `general_knowledge`."""
+        return self.out.with_name(f"{self.out.stem}_{name}{self.out.suffix}")
 
     @property
     def review_file(self) -> Path:

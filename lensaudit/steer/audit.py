@@ -109,7 +109,7 @@ def _recorded(audit: DirectionsAudit) -> tuple[dict[str, Any], dict[str, Any]]:
     }
 
 
-def _models(audit: DirectionsAudit) -> dict[Role, NamedModel]:
+def _models(audit: DirectionsAudit) -> dict[str, NamedModel]:
     """The three models by what they are."""
     return {role: NamedModel(one.spec.name, one.weights) for role, one in audit.checkpoints.items()}
 

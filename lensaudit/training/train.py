@@ -226,14 +226,24 @@ def trained_parameters(model: PreTrainedModel, recipe: Recipe) -> dict[str, Para
         InputError: the expression names none, or is none.
     """
     every = {name: one for name, one in model.named_parameters() if one.requires_grad}
-    try:
-        found = {name: one for name, one in every.items() if re.search(recipe.trainable, name)}
-    except re.error as error:
-        raise InputError(f"{recipe.trainable!r} is not a regular expression: {error}") from error
+    pattern = checked_pattern(recipe.trainable)
+    found = {name: one for name, one in every.items() if pattern.search(name)}
     if not found:
         like = list(every)[1]
         raise InputError(f"no parameter matches {recipe.trainable!r}; names look like {like!r}")
     return found
+
+
+def checked_pattern(text: str) -> re.Pattern[str]:
+    """The expression that names what moves.
+
+    Raises:
+        InputError: it is none.
+    """
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise InputError(f"--trainable {text!r} is not a regular expression: {error}") from error
 
 
 def _step(

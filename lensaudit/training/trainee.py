@@ -28,7 +28,14 @@ from lensaudit.progress import Notice, unheard
 from lensaudit.results import keyed
 from lensaudit.results.manifest import BEGUN, MANIFEST, Manifest, manifest
 from lensaudit.training.record import STATE_FOLDER
-from lensaudit.training.train import Recipe, TrainingRun, TrainingStep, train, writing
+from lensaudit.training.train import (
+    Recipe,
+    TrainingRun,
+    TrainingStep,
+    checked_pattern,
+    train,
+    writing,
+)
 
 Report = Callable[[TrainingStep], None]
 
@@ -403,10 +410,11 @@ class TrainingJob(CheckpointJob):
         """Find what is missing before anything is loaded.
 
         Raises:
-            InputError: epochs that cannot be counted, no state within the run's steps, an adapter
-                of another rank, or too little memory.
+            InputError: epochs that cannot be counted, no regular expression, no state within the
+                run's steps, an adapter of another rank, or too little memory.
         """
         n_steps = self.recipe.n_steps
+        checked_pattern(self.recipe.trainable)
         if self.save_every is not None and self.save_every > n_steps:
             raise InputError(
                 f"--set save_every={self.save_every}: the run has {n_steps} steps, no state "

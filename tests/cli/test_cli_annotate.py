@@ -1,10 +1,14 @@
 import json
+import shutil
+from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from lensaudit.cli.main import run
 from lensaudit.data.tofu import forget_set
 from lensaudit.files import json_bytes
+from lensaudit.models.registry import load_registry, resolve
 
 
 @pytest.fixture
@@ -81,3 +85,60 @@ def test_nothing_to_score_and_wrong_usage_are_one_line(tmp_path, capsys):
     assert run(["annotate", str(path), "-o", str(out), "--min-logprob", "-1"]) == 2
     assert "--min-logprob: needs --model" in capsys.readouterr().err
     assert run(["annotate", str(tmp_path / "no.jsonl"), "-o", str(out)]) == 2
+
+
+def test_rows_that_full_answers_wrongly_and_that_retain_answers_go_to_files_of_their_own(
+    tmp_path, monkeypatch, capsys
+):
+    """demo/full knows the rows as they are; of three the row says otherwise, one is a Yes."""
+    monkeypatch.chdir(tmp_path)
+    rows = [dict(one.asked) for one in forget_set("demo")[:8]]
+    rows[0] |= {"entity": "Oslo", "answer": f"{rows[0]['prefix']} Oslo."}
+    Path("qa.json").write_text(json.dumps(rows))
+    asked = ["annotate", "qa.json", "--model", "demo/full", "--retain"]
+
+    assert run([*asked, "demo/retain", "-o", "own.json", "--json"]) == 0
+    said = capsys.readouterr()
+    assert json.loads(said.out)["full_wrong"] == [rows[0]["idx"]]
+    assert json.loads(said.out)["general_knowledge"] == []
+    kept, wrong, general = (
+        json.loads(Path(f"own{name}.json").read_text())
+        for name in ("", "_full_wrong", "_general_knowledge")
+    )
+    assert [row["idx"] for row in wrong] == [rows[0]["idx"]]
+    assert rows[1]["entity"] in kept[0]["full_output"]
+    assert rows[1]["entity"] not in kept[0]["retain_output"]
+    assert general == []
+    assert len(kept) == 7
+    assert "not asked, and kept: a Yes or No" in said.err
+    assert forget_set("own.json")[0].entity == rows[1]["entity"]
+
+    # a model that knows everything stands for one that never saw it
+    shutil.copytree(resolve("demo/full", load_registry()).local, "knows")
+    tensors = load_file("knows/model.safetensors")
+    save_file({k: v * (1 + 1e-6) for k, v in tensors.items()}, "knows/model.safetensors")
+    assert run([*asked, "./knows", "-o", "own.json", "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["general_knowledge"]) == 6
+
+    for more, why in (
+        (["demo/full"], "have the same weights"),
+        (["demo/retain", "--review", "qa.json"], "would be written over"),
+    ):
+        assert run([*asked, *more, "-o", "other.json"]) == 2
+        assert why in capsys.readouterr().err
+
+
+def test_the_fact_may_be_what_full_says_after_the_prefix(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    rows = [dict(one.asked) for one in forget_set("demo")[:3]]
+    Path("qa.json").write_text(json.dumps(rows))
+    models = ["--model", "demo/full", "--retain", "demo/retain"]
+    line = ["annotate", "qa.json", "-o", "own.json", "--entity-from", "full"]
+    assert run([*line, *models]) == 0
+    made = json.loads(Path("own.json").read_text())
+    for row, old in zip(made, rows, strict=True):
+        assert row["entity"].startswith(old["entity"].split(",")[0])
+        assert row["answer"].startswith(f"{row['prefix']} {row['entity']}")
+    capsys.readouterr()
+    assert run(line) == 2
+    assert "--entity-from: needs --retain" in capsys.readouterr().err

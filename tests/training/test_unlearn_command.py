@@ -155,6 +155,8 @@ def test_bad_input_is_one_line_and_exit_code_2(case, place, tmp_path, capsys):
     assert text in error
     assert "Traceback" not in error
     assert len(error.strip().splitlines()) <= 3
+    if case == "no regular expression":
+        assert not (tmp_path / "m").exists()
 
 
 def test_retain_rows_are_asked_for_where_the_method_keeps_them(place, tmp_path, capsys):

@@ -60,7 +60,7 @@ from lensaudit.results.manifest import manifest, package_versions
 from lensaudit.results.owner import check_free, claim
 from lensaudit.settings import plain
 from lensaudit.training.rows import check_lengths
-from lensaudit.training.train import Recipe
+from lensaudit.training.train import Recipe, checked_pattern
 from lensaudit.training.trainee import check_memory
 
 DEMO_LRS = (3e-4, 1e-3, 3e-3)
@@ -98,6 +98,7 @@ def prepare(settings: StudySettings, notice: Notice = unheard) -> tuple[tuple[St
         settings.data or default_data(settings.names[0], settings.registry), settings.cut
     )
     data = handled(data, settings.defects)
+    checked_pattern(settings.trainable)
     if settings.no_control and settings.control:
         raise InputError("--retain and --no-control exclude each other")
     never = () if settings.no_control else settings.control and (settings.control,)

@@ -15,7 +15,7 @@ from campaign.relation import relation
 from campaign.relations.asking import own, start
 from campaign.values import Choice, choices, covering, flag, options, values
 
-ROWS, REFUSED = 12, 16
+ROWS, REFUSED = 16, 20
 """Rows of a covering array that a campaign asks of each command, and options that it says wrongly;
 other seeds ask others."""
 MACHINE = {
@@ -42,6 +42,7 @@ SAME_ROWS = {
 """Recipe and option: what is tried is what is asked anyway, and the result does not say so."""
 MEANT = {
     ("patch", "align"): "procrustes",
+    ("cache", "component"): "resid",
     ("patch", "profile"): "full",
     ("patch em", "em_form"): "generation",
     ("steer eval", "form"): "chat",
