@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from lensaudit.judge import jobs as judge_jobs
     from lensaudit.meta import check as meta_check
     from lensaudit.meta import documents as meta_documents
+    from lensaudit.meta import methods as meta_methods
     from lensaudit.meta import runs as meta_runs
     from lensaudit.models import family as models_family
     from lensaudit.models import fetch as models_fetch

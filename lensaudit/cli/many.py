@@ -103,6 +103,19 @@ def table_(settings: MetaTableSettings, as_json: bool) -> None:
 @meta.command()
 @RESULTS
 @shared("json")
+def methods(results: tuple[Path, ...], as_json: bool) -> None:
+    """The method table: UDR, retention, and what share is over-, exactly and under-erased.
+
+    RESULTS: folders of `patch --score em`, or folders that hold such. Shares leave general
+    knowledge out, facts that the retain model keeps at every layer.
+    """
+    found = library.meta_methods.method_table(results)
+    answer([asdict(one) for one in found], library.screen_meta.of_methods(found), as_json=as_json)
+
+
+@meta.command()
+@RESULTS
+@shared("json")
 def check(results: tuple[Path, ...], as_json: bool) -> None:
     """Compare RESULTS with the published tables, number by number; exit code 4 where one differs.
 

@@ -21,15 +21,13 @@ class HarnessSettings(Precision, Names):
     apply_chat_template: Annotated[bool, Option("Ask through the chat template.", expert=True)] = (
         False
     )
-    fewshot_as_multiturn: Annotated[bool, Option("Few-shot examples as turns.", expert=True)] = (
-        False
-    )
-    system_instruction: Annotated[str | None, Option("System text.", expert=True)] = None
+    fewshot_as_multiturn: Annotated[bool, Option("Few-shot examples as turns.", rare="set")] = False
+    system_instruction: Annotated[str | None, Option("System text.", rare="set")] = None
     gen_kwargs: Annotated[
-        str | None, Option("For generations: max_gen_toks=32,temperature=0.", expert=True)
+        str | None, Option("For generations: max_gen_toks=32,temperature=0.", rare="set")
     ] = None
     max_length: Annotated[
-        int | None, Option("Context. [default: the model's]", least=1, expert=True)
+        int | None, Option("Context. [default: the model's]", least=1, rare="set")
     ] = None
     seed: Seed = 1234
     """Of few-shot examples and of everything drawn; the harness's own for few-shot examples."""

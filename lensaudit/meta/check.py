@@ -13,6 +13,7 @@ from typing import Literal
 from lensaudit.errors import InputError
 from lensaudit.files import read_json
 from lensaudit.meta.documents import read_sources
+from lensaudit.meta.methods import em_rows
 from lensaudit.meta.reading import EPOCHS, Values, attack_aucs, merged, read_values, with_s_mia
 from lensaudit.models.registry import load_registry
 from lensaudit.results.reading import Number, checked
@@ -117,7 +118,7 @@ def _values(results: Sequence[Path]) -> Values:
         judged = _judged_in(path)
         try:
             if path not in judged:
-                tables.append(read_values([path]))
+                tables += [read_values([path]), _erased(path)]
         except InputError:
             if not judged:  # a folder of judgements alone holds no values
                 raise
@@ -129,6 +130,21 @@ def _values(results: Sequence[Path]) -> Values:
     rows = merged([Values({named[name]: row}) for name, row in values.rows.items()]).rows
     values = Values(rows, {named[name]: why for name, why in values.to_do.items()})
     return with_s_mia(values, attack_aucs(values, "retain"))
+
+
+def _erased(path: Path) -> Values:
+    """What the method table has of each model beside its rate."""
+    names = {"em_retention": "retention", "em_over": "over", "em_under": "under"}
+    return Values(
+        {
+            one.model: {
+                key: "no fact was scored" if value is None else value
+                for key, name in names.items()
+                for value in [getattr(one, name)]
+            }
+            for one in em_rows([path])
+        }
+    )
 
 
 def _compared(

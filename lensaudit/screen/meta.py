@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from lensaudit.errors import shortened
+from lensaudit.report.shelf import labels
 from lensaudit.screen.cells import BLOCKS, interval, number
+from lensaudit.screen.depth import percent
 from lensaudit.screen.tables import Part, table
 
 if TYPE_CHECKING:
     from lensaudit.gym.make import Listed
     from lensaudit.gym.scoring import Submitted
     from lensaudit.meta.check import CheckedNumber
+    from lensaudit.meta.methods import MethodRow
 
 Document = Mapping[str, Any]
 
@@ -62,6 +65,30 @@ def of_check(found: "Sequence[CheckedNumber]") -> Iterator[Part]:
     )
     for why in dict.fromkeys(one.why for one in found if one.found == "differs"):
         yield f"the tolerance takes into account: {why}"
+
+
+def of_methods(found: "Sequence[MethodRow]") -> Iterator[Part]:
+    """The method table, and what its rows have not in common."""
+    label = labels(one.model for one in found)
+    yield table(
+        "exact match, by UDR; shares of facts, without general knowledge",
+        ("model", "UDR", "95 % interval", "retention", "over", "exact", "under", "n", "known"),
+        (
+            (
+                label[one.model],
+                number(one.udr),
+                interval(one.ci95, "–"),
+                number(one.retention),
+                *map(percent, (one.over, one.exact, one.under)),
+                str(one.n),
+                str(one.n_general_knowledge),
+            )
+            for one in found
+        ),
+        left=("model",),
+    )
+    if len({one.form for one in found}) > 1:
+        yield "rows of two forms of exact match are not to be compared: generated, teacher-forced"
 
 
 def faithfulness_table(document: Document) -> Table:

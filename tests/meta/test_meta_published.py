@@ -2,17 +2,20 @@
 
 import json
 from collections import Counter
+from pathlib import Path
 
 import pytest
-from support import GOLDEN, of_role
+from support import GOLDEN, lay_out, of_role
 
 from lensaudit.cli.main import run
 from lensaudit.errors import InputError
+from lensaudit.files import write_json
 from lensaudit.meta.aggregate import SCORES, aggregated, ranking
 from lensaudit.meta.check import check, expected_tables
 from lensaudit.meta.documents import read_sources, read_thresholds, table_rows
 from lensaudit.meta.reading import CATALOGUE, THRESHOLDS, read_values
 from lensaudit.models.registry import load_registry
+from lensaudit.results.manifest import renew
 
 RECOMPUTED = SCORES[:-1]
 HEADLINE = {
@@ -215,7 +218,7 @@ def test_the_authors_files_agree_with_every_published_number(published):
         ("uds_faithfulness", "equal"): 22,
         ("uds_quantization", "equal"): 22,
         ("uds_relearning", "equal"): 22,
-        ("method_table", "not measured"): 3,
+        ("method_table", "not measured"): 12,
         ("open_unlearning", "not measured"): 4,
     }
 
@@ -257,3 +260,53 @@ def test_results_of_no_published_row_are_one_line(tmp_path, capsys):
     said = capsys.readouterr().err
     assert "no model and no metric of the published tables" in said
     assert len(said.splitlines()) == 1
+
+
+def _erased(place: Path, name: str, **counts: int) -> None:
+    """A result of `patch --score em`, with other counts, by the record's own writer."""
+    lay_out("patch_em:out", place / name)
+    path = place / name / "summary.json"
+    said = json.loads(path.read_text())
+    base = sum(counts[one] for one in ("over", "exact", "under"))
+    said |= {
+        "source": name,
+        "udr": 0.25,
+        "retention": 0.7,
+        "n_scored": sum(counts.values()),
+        "categories": counts,
+        "category_percent": {one: 100 * counts[one] / base for one in ("over", "exact", "under")},
+    }
+    write_json(path, said)
+    renew(place / name, ["summary.json"])
+
+
+def test_the_method_table_leaves_general_knowledge_out_and_is_compared(tmp_path, capsys):
+    """Of 50 rows 12 are general knowledge: the published shares are of the other 38."""
+    _erased(tmp_path, "idknll_lr1e5_a1_ep5", over=8, exact=4, under=26, general_knowledge=12)
+    _erased(tmp_path, "mine", over=1, exact=0, under=0, general_knowledge=0)
+    assert run(["meta", "methods", str(tmp_path), "--json"]) == 0
+    rows = {row["model"]: row for row in json.loads(capsys.readouterr().out)}
+    first = rows["idknll_lr1e5_a1_ep5"]
+    shares = [first[name] for name in ("over", "exact", "under")]
+    assert shares == pytest.approx([8 / 38, 4 / 38, 26 / 38])
+    assert (first["n"], first["n_general_knowledge"]) == (50, 12)
+    assert rows["mine"]["over"] == 1.0
+
+    assert run(["meta", "methods", str(tmp_path)]) == 0
+    assert "idknll_lr1e5_a1_ep5" in capsys.readouterr().out
+
+    found = {one.metric: one for one in check([tmp_path]) if one.value is not None}
+    assert found["em_over"].value == pytest.approx(8 / 38)
+    assert {name: one.found for name, one in found.items()} == dict.fromkeys(found, "equal")
+    assert found.keys() == {"em_erasure", "em_retention", "em_over", "em_under"}
+    assert found["em_over"].published == pytest.approx(8 / 38, abs=5e-4)
+
+
+def test_no_method_table_is_made_of_edited_or_missing_results(tmp_path, capsys):
+    assert run(["meta", "methods", str(tmp_path)]) == 2
+    assert "no result of `lensaudit patch --score em`" in capsys.readouterr().err
+    _erased(tmp_path, "mine", over=1, exact=0, under=0, general_knowledge=0)
+    path = tmp_path / "mine" / "summary.json"
+    path.write_text(path.read_text().replace("0.7", "0.8"))
+    assert run(["meta", "methods", str(tmp_path)]) == 2
+    assert "summary.json" in capsys.readouterr().err
