@@ -89,6 +89,7 @@ if TYPE_CHECKING:
     from lensaudit.steer import audit as steer_audit
     from lensaudit.steer import evaluate as steer_evaluate
     from lensaudit.steer import extract as steer_extract
+    from lensaudit.steer import profile as steer_profile
     from lensaudit.sweep import collect as sweep_collect
     from lensaudit.sweep import engines as sweep_engines
     from lensaudit.sweep import plan as sweep_plan

@@ -433,14 +433,20 @@ def steer_eval(settings: EvalSettings, as_json: bool, dry_run: bool) -> None:
 
 @steer_command.command("sweep")
 @options(LayerSettings)
+@click.option(
+    "--report",
+    cls=SettingOption,
+    is_flag=True,
+    help="Also which layer held-out scores choose, over this trait and those beside it.",
+)
 @shared("json", "dry_run")
-def steer_sweep(settings: LayerSettings, as_json: bool, dry_run: bool) -> None:
+def steer_sweep(settings: LayerSettings, report: bool, as_json: bool, dry_run: bool) -> None:
     """Steer at every layer with one strength and judge the answers; run again to resume.
 
     Writes responses/layer_*.jsonl and layer_sweep.json. The layer is chosen on half of the
     questions and reported on the other half.
     """
-    _steered(settings, "of_layers", as_json=as_json, dry_run=dry_run)
+    _steered(settings, "of_layers", as_json=as_json, dry_run=dry_run, report=report)
 
 
 @steer_command.command("audit")
@@ -476,6 +482,7 @@ def _steered(
     *,
     as_json: bool,
     dry_run: bool,
+    report: bool = False,
 ) -> None:
     """Steer, or print the plan."""
     if dry_run:
@@ -485,4 +492,9 @@ def _steered(
         steered = library.doors_steering.steered
     with ProgressBar() as progress:
         results, path = steered(settings, notice=notice, progress=progress)
-    answer(results, getattr(library.screen_steer, shown)(results), path, as_json=as_json)
+    parts = [*getattr(library.screen_steer, shown)(results)]
+    if report:
+        layers = library.steer_profile.layer_report(path.parent)
+        results = {**results, "report": asdict(layers)}
+        parts += library.screen_steer.of_report(layers)
+    answer(results, parts, path, as_json=as_json)

@@ -1,13 +1,16 @@
 """Directions: vectors, steering by coefficient and layer, and what a direction hides."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
 from lensaudit.results.kinds.directions import DirectionsRecord, Experiment
 from lensaudit.screen.cells import brackets, number
 from lensaudit.screen.tables import Part, table
+
+if TYPE_CHECKING:
+    from lensaudit.steer.profile import LayerReport
 
 ARMS = {
     "direction": "direction",
@@ -136,3 +139,52 @@ def _arms(kind: str, found: Experiment) -> Table:
         ),
         left=("",),
     )
+
+
+def of_report(report: "LayerReport") -> Iterator[Part]:
+    """Layers by classification and by steering, and what the scores have in common."""
+    yield table(
+        "best layer by held-out scores and by steering; peak: highest minus mean over layers",
+        ("trait", "method", "by AUC", "peak, %", "profile", "by steering", "peak, points"),
+        (
+            (
+                *(one.trait, one.method, _layer(one.by_proxy), number(one.proxy_peak, 1)),
+                *(one.shape or "–", _layer(one.by_steering), number(one.steering_peak, 1)),
+            )
+            for one in report.profiles
+        ),
+        left=("trait", "method", "profile"),
+    )
+    yield table(
+        "Pearson's r over vectors",
+        ("", "with", "r", "vectors"),
+        (
+            (one.first, one.second, number(one.r, 2), str(one.n))
+            for one in (*report.proxies, *report.steering)
+        ),
+        left=("", "with"),
+    )
+    yield table(
+        "1-Drop, %: what learns nothing loses nothing on held-out rows",
+        ("method", "mean", "share above 100 %", "vectors"),
+        (
+            (one.method, number(one.mean, 1), number(one.above, 2), str(one.n))
+            for one in report.drops
+        ),
+        left=("method",),
+    )
+    formulas = list(report.profiles[0].best_by) if report.profiles else []
+    yield table(
+        "layer that each formula chooses",
+        ("trait", "method", *formulas),
+        (
+            (one.trait, one.method, *(_layer(one.best_by[name]) for name in formulas))
+            for one in report.profiles
+        ),
+        left=("trait", "method"),
+    )
+    yield from (f"left out: {line}" for line in report.left_out)
+
+
+def _layer(layer: int | None) -> str:
+    return "–" if layer is None else str(layer)

@@ -20,7 +20,7 @@ from jaxtyping import Float
 from pydantic import ConfigDict
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
-from scipy.stats import norm
+from scipy.stats import norm, ttest_ind
 from torch import Tensor
 
 from lensaudit.errors import InputError
@@ -163,6 +163,11 @@ class Separation:
     """Cohen's d: distance of the means in pooled standard deviations; NaN without spread."""
     overlap: float
     """Shared area of two normals of equal spread at distance d, 2 Phi(-|d| / 2): 1 the same."""
+    p: float = math.nan
+    """Welch's test of equal means, two-sided; NaN below two projections a side or without spread.
+    Of rows that one direction was chosen on it is no evidence: a score like the others."""
+    drop: float = math.nan
+    """Accuracy on the rows that the direction was estimated from, minus `accuracy`."""
 
 
 def separation(
@@ -178,15 +183,29 @@ def separation(
     Raises:
         ValueError: a side without projections.
     """
-    right = sum(value > threshold for value in positive)
-    right += sum(value <= threshold for value in negative)
     effect = effect_size(positive, negative)
     return Separation(
-        accuracy=right / (len(positive) + len(negative)),
+        accuracy=accuracy(positive, negative, threshold=threshold),
         auc=auc(positive, negative),
         effect_size=effect,
         overlap=float(2 * norm.cdf(-abs(effect) / 2)),
+        p=_welch(positive, negative),
     )
+
+
+def accuracy(positive: Sequence[float], negative: Sequence[float], *, threshold: float) -> float:
+    """Share of projections on the right side; one on the threshold counts as negative."""
+    right = sum(value > threshold for value in positive)
+    right += sum(value <= threshold for value in negative)
+    return right / (len(positive) + len(negative))
+
+
+def _welch(positive: Sequence[float], negative: Sequence[float]) -> float:
+    spread = len({*positive}) > 1 or len({*negative}) > 1
+    if min(len(positive), len(negative)) < 2 or not spread:
+        return math.nan
+    found: Any = ttest_ind(positive, negative, equal_var=False)
+    return float(found.pvalue)
 
 
 def effect_size(positive: Sequence[float], negative: Sequence[float]) -> float:

@@ -37,6 +37,7 @@ from lensaudit.steer.asking import (
 from lensaudit.steer.estimators import (
     Separation,
     SteeringVector,
+    accuracy,
     direction_of,
     load_vector,
     mean_separation,
@@ -336,5 +337,7 @@ def held_out(
         direction = direction_of(method, *seen, paired=paired, generator=generator)
         on = [(side.double() @ direction.double()).tolist() for side in (*seen, *held)]
         midpoint = (math.fsum(on[0]) / len(on[0]) + math.fsum(on[1]) / len(on[1])) / 2
-        scores.append(separation(on[2], on[3], threshold=midpoint))
+        found = separation(on[2], on[3], threshold=midpoint)
+        seen_right = accuracy(on[0], on[1], threshold=midpoint)
+        scores.append(replace(found, drop=seen_right - found.accuracy))
     return mean_separation(scores) if scores else None
