@@ -485,4 +485,5 @@ def _steered(
         steered = library.doors_steering.steered
     with ProgressBar() as progress:
         results, path = steered(settings, notice=notice, progress=progress)
-    answer(results, getattr(library.screen_steer, shown)(results), path, as_json=as_json)
+    document = library.results_reading.document(results)
+    answer(document, getattr(library.screen_steer, shown)(results), path, as_json=as_json)

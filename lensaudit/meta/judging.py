@@ -303,7 +303,7 @@ class Faithfulness:
     threshold: Number | None = None
     """On the metric's own values; null while a model is to do."""
     threshold_accuracy: Share | None = None
-    histogram: Mapping[str, tuple[Number, ...]] | None = None
+    histogram: Mapping[str, tuple[Whole | Number, ...]] | None = None
     """`edges` of bins, and how many values of each pool lie in each, as the metric gives them."""
     excluded: Mapping[str, str] = field(default_factory=dict)
     """Model -> why it has no value of this metric."""
