@@ -297,7 +297,7 @@ def collect_command(folder: Path, out: Path | None, allow_missing: bool, as_json
     said = [f"{found['n_done']} of {found['n_planned']} planned units{holes}"]
     said += ["{variant}: {sentence}".format(**one).removeprefix("base: ") for one in verdicts]
     said += [
-        library.verdict_collect.keeps_line(label, library.verdict_collect.keeps_of(one)) or ""
+        library.screen_depth.keeps_line(label, library.screen_depth.keeps_of(one)) or ""
         for label, one in found["keeps"].items()
     ]
     answer(document | {"verdicts": verdicts}, said, place, as_json=as_json)

@@ -22,7 +22,6 @@ from lensaudit.files import (
     alone,
     canonical_json,
     digest,
-    read_appended,
     slug,
     write_csv,
     write_json,
@@ -45,6 +44,7 @@ from lensaudit.judge.rubric import Rubric, RubricGrader, rubric_of
 from lensaudit.judge.scalar import ScalarJudge
 from lensaudit.judge.settings import WORDS, LogSettings
 from lensaudit.progress import Notice, Tell, unheard
+from lensaudit.results.appended import read_appended
 from lensaudit.results.integrity import is_whole
 from lensaudit.results.keyed import held, nothing_to_do
 from lensaudit.results.kinds.judge import GradeSummary, JudgeRecord

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from lensaudit.meta.reading import EPOCHS, FLUENCY, UTILITY_PARTS, Values
 from lensaudit.results.kinds.meta import Aggregate, RankedMethod, RankedModel
 from lensaudit.results.reading import null
-from lensaudit.scores.stats import harmonic_mean, mean_known
+from lensaudit.scores.means import harmonic_mean, mean_known
 
 EPS = 1e-12
 """On each term: a component of 0 gives about n * 1e-12, not 0."""

@@ -30,8 +30,8 @@ from lensaudit.meta.settings import Attack, Filter, Form
 from lensaudit.results.reading import Number, Share, Whole
 from lensaudit.scores.areas import auc_limits
 from lensaudit.scores.estimate import Estimate
+from lensaudit.scores.means import harmonic_mean
 from lensaudit.scores.separation import auc, best_threshold
-from lensaudit.scores.stats import harmonic_mean
 
 EPS = 1e-6
 """Of the symmetric forms; gnueaj/unlearning-depth-score plot_quant_symmetric.py."""

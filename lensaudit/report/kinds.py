@@ -139,7 +139,7 @@ def _steering(found: Found) -> dict[str, Any]:
     """A trait steering evaluation, or a sweep over layers: scores and coherence by setting."""
     record, point = found.record, ("mean", "ci95", "ci95_why", "n", "n_invalid")
     kind = "layers" if isinstance(record, LayerSweep) else "coefficients"
-    held = {key: one.mean for key, one in getattr(record, "coherence", {}).items()}
+    held = {key: one.get("mean") for key, one in getattr(record, "coherence", {}).items()}
     points = [
         {
             "x": float(key),

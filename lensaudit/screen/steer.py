@@ -57,7 +57,7 @@ def of_vectors(vectors: Sequence[Mapping[str, Any]], massive: Sequence[str] = ()
 
 def of_coefficients(results: CoefficientSweep) -> Iterator[Part]:
     """Every coefficient, how the score follows it, and what the questions held back say."""
-    coherence = {key: one.mean for key, one in results.coherence.items()}
+    coherence = {key: one.get("mean") for key, one in results.coherence.items()}
     yield table(
         f"{results.trait}, layer {results.layer}, {results.method}",
         ("coefficient", "ratio", "score", "95 % interval", "coherence", "scored"),

@@ -36,8 +36,8 @@ from lensaudit.results.reading import document
 from lensaudit.results.run import RunResult
 from lensaudit.results.sentences import WEAK
 from lensaudit.scores.estimate import UNMEASURED
+from lensaudit.scores.means import mean_known
 from lensaudit.scores.recovery import recovery
-from lensaudit.scores.stats import mean_known
 from lensaudit.settings import Anchors, Caches, Precision, Rows, plain, shared
 from lensaudit.steer.directions import (
     KINDS,

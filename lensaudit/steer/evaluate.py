@@ -35,7 +35,6 @@ from lensaudit.results.keyed import finished, held, nothing_to_do
 from lensaudit.results.kinds.steering import (
     ChosenSetting,
     CoefficientSweep,
-    CoherenceScore,
     LayerScore,
     LayerSweep,
     SteeredScore,
@@ -45,7 +44,8 @@ from lensaudit.results.manifest import manifest
 from lensaudit.results.owner import check_free, claim
 from lensaudit.results.reading import document
 from lensaudit.scores.intervals import clustered_mean
-from lensaudit.scores.stats import mean_known, spearman
+from lensaudit.scores.means import mean_known
+from lensaudit.scores.stats import spearman
 from lensaudit.settings import plain
 from lensaudit.steer.asking import Ask, TraitModel
 from lensaudit.steer.estimators import LAYER_CONVENTION, SteeringVector, load_vector
@@ -248,10 +248,10 @@ def summary_of(
         trait=trait,
         coefficients={key_of(key): level.judged(baseline) for key, level in levels.items()},
         coherence={
-            key_of(key): CoherenceScore(
-                mean=level.coherence,
-                n=sum(one.coherence.score is not None for one in level.answers),
-            )
+            key_of(key): {
+                "mean": level.coherence,
+                "n": sum(one.coherence.score is not None for one in level.answers),
+            }
             for key, level in levels.items()
         },
         coherence_warnings=[key_of(k) for k, level in levels.items() if not level.coherent],

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from lensaudit.errors import PartialError, VerificationError, shortened
-from lensaudit.files import digest, make_folder, os_error, remove_below, slug, write_csv, write_json
+from lensaudit.files import digest, make_folder, os_error, slug, write_csv, write_json
 from lensaudit.progress import Notice, unheard
 from lensaudit.results.integrity import misfits
 from lensaudit.results.keyed import keyed_document, nothing_to_do, write_keyed
@@ -34,6 +34,7 @@ from lensaudit.sweep.attempts import (
     why_missing,
 )
 from lensaudit.sweep.plan import Sweep, Unit
+from lensaudit.sweep.removal import remove_below
 from lensaudit.verdict.collect import keeps_document, kept, verdicts
 
 COLUMNS = (

@@ -5,7 +5,6 @@ import torch
 
 from lensaudit.errors import InputError, PartialError, WorkError
 from lensaudit.judge.items import JudgeVerdict
-from lensaudit.results.kinds.steering import CoherenceScore
 from lensaudit.steer.estimators import SteeringVector
 from lensaudit.steer.evaluate import (
     JudgedAnswer,
@@ -75,7 +74,7 @@ def test_what_falls_apart_is_flagged_and_left_out():
     found = summary(levels)
     assert found.coherence_warnings == ["2.0"]
     assert (found.max_delta, found.max_delta_coherent) == (80.0, 30.0)
-    assert found.coherence["2.0"] == CoherenceScore(mean=pytest.approx(49.9), n=2)
+    assert found.coherence["2.0"] == {"mean": pytest.approx(49.9), "n": 2}
     found = summary({0.0: level(None, None), 1.0: level(None, None)})
     assert found.baseline is found.max_delta is found.chosen is None
     assert found.coefficients["0.0"].ci95 is None

@@ -52,14 +52,6 @@ class LayerScore(SteeredScore):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CoherenceScore:
-    """How well the answers under one setting hold together, 0 to 100."""
-
-    mean: Number | None = None
-    n: Whole | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
 class ChosenSetting:
     """The coherent setting that is strongest on one half of the questions, on the other half."""
 
@@ -119,7 +111,10 @@ class CoefficientSweep(SteeringRun):
 
     layer: Whole | None = None
     coefficients: Annotated[Mapping[AtCoefficient, SteeredScore], Len(1)]
-    coherence: Mapping[AtCoefficient, CoherenceScore] = field(default_factory=dict)
+    coherence: Mapping[AtCoefficient, Mapping[str, Whole | Number | None]] = field(
+        default_factory=dict
+    )
+    """`mean`: how well the answers hold together, 0 to 100; `n` of them."""
     baseline: Number | None = None
     """Mean score under the coefficient 0."""
     max_delta: Number | None = None
