@@ -14,7 +14,7 @@ from benchmarks.machine import describe
 
 def main(source: str = "demo/npo") -> None:
     """Print the two numbers."""
-    from lensaudit.patching.asking import Questions
+    from lensaudit.patching.asking import DirectQuestions
     from lensaudit.patching.prepare import prepare
     from lensaudit.patching.settings import PatchSettings
 
@@ -22,7 +22,7 @@ def main(source: str = "demo/npo") -> None:
     with tempfile.TemporaryDirectory() as place:
         asked = PatchSettings(data="demo", activations=place)
         with prepare((source,), asked, notice=lambda line: None) as session:
-            questions, model = Questions(session), session.sources[source]
+            questions, model = DirectQuestions(session), session.sources[source]
             print(f"{len(questions.facts)} facts")
             for what, ask in (("own type", questions.answers), ("others", questions.in_types)):
                 began = time.process_time()

@@ -95,10 +95,10 @@ def measured(source: str, folder: Path, dtype: Dtype, *, one_type: bool) -> dict
     from lensaudit.association.calls import WHO_HAS_WHAT
     from lensaudit.auditing.audit import audit_into
     from lensaudit.auditing.settings import AuditSettings
-    from lensaudit.patching.asking import Questions
+    from lensaudit.patching.asking import DirectQuestions
 
     if one_type:
-        setattr(Questions, "types", lambda self, source: [])  # noqa: B010
+        setattr(DirectQuestions, "types", lambda self, source: [])  # noqa: B010
     clock.parts["libraries imported"] = began = time.process_time()
     asked = AuditSettings(suite="none", activations=folder / "activations", dtype=dtype)
     audit_into([source], asked, folder / slug(source), who=WHO_HAS_WHAT)

@@ -13,7 +13,7 @@ from .data.spans import encode as encode, make_batch as make_batch, prompt as pr
 
 # activations
 from .activations.store import ActivationStore as ActivationStore
-from .activations.store import open_activations as open_activations
+from .activations.opening import open_activations as open_activations
 
 # doors
 from .doors.prompt_cache import cache_prompts as cache_prompts

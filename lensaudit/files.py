@@ -9,7 +9,6 @@ import io
 import json
 import os
 import re
-import shutil
 import stat
 import unicodedata
 import zlib
@@ -294,21 +293,6 @@ def appear(
     return placed
 
 
-def remove_below(root: Path, path: Path) -> None:
-    """Remove a file or a folder that lies in `root`, not through a link; gone already is fine.
-
-    Raises:
-        InputError: it lies elsewhere; nothing was removed.
-        TryAgainError | WorkError: by cause.
-    """
-    check_below(root, path)
-    with os_errors(path), suppress(FileNotFoundError):  # another process may be faster
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
-
-
 def files_below(folder: Path, ours: Callable[[Path], bool]) -> list[Path]:
     """Every file below a folder in which all files are ours: what may be deleted one by one.
 
@@ -351,17 +335,6 @@ def remove_files(folder: Path, files: Iterable[Path]) -> None:
             os.rmdir(at)
     except OSError as error:
         raise os_error(error, Path(error.filename or folder)) from error
-
-
-def check_below(root: Path, path: Path) -> None:
-    """Refuse a file or a folder that does not lie in `root`, or does so through a link.
-
-    Raises:
-        InputError: it lies elsewhere; nothing was removed.
-    """
-    base, parent = root.resolve(), path.parent.resolve()
-    if path.name in ("", ".", "..") or not parent.is_relative_to(base):
-        raise InputError(f"{path}: does not lie in {root}; it stays as it is")
 
 
 def sync_folder(folder: Path) -> None:
@@ -451,18 +424,6 @@ def append_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
         except OSError:
             stream.truncate(end)
             raise
-
-
-def read_appended(path: Path) -> Iterator[dict[str, Any]]:
-    """The whole lines of an append-only log; lines torn by a kill are passed over.
-
-    Raises:
-        WorkError: the file exists but cannot be read.
-    """
-    for line in read_bytes(path).splitlines():
-        with suppress(ValueError):
-            if isinstance(row := parse_json(line), dict):
-                yield row
 
 
 def read_bytes(path: Path) -> bytes:

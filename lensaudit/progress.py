@@ -45,5 +45,9 @@ Notice = Callable[[str], None]
 """Told what a person should know about a result: remarks change nothing."""
 
 
+class FolderRemark(str):
+    """A remark on what lay in a folder before: it says nothing of the run."""
+
+
 def unheard(*said: object) -> None:
     """Drop what is told: nobody listens."""

@@ -149,10 +149,10 @@ def _shared_bridges(request, _of_the_run) -> None:
 @pytest.fixture(scope="module")
 def one_type() -> Iterator[None]:
     """As where memory holds no model in a second type of numbers: asking in them is left out."""
-    from lensaudit.patching.asking import Questions
+    from lensaudit.patching.asking import DirectQuestions
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Questions, "types", lambda asking, source: [])
+        patch.setattr(DirectQuestions, "types", lambda asking, source: [])
         yield
 
 

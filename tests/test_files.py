@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from lensaudit import files, partials
 from lensaudit.errors import InputError, TryAgainError, WorkError
 from lensaudit.files import once, read_once
+from lensaudit.results.appended import read_appended
 
 DERANDOMISED = settings(deadline=None, derandomize=True, max_examples=60)
 JSON = st.recursive(
@@ -114,7 +115,7 @@ def test_appended_lines_survive_a_torn_one(tmp_path):
     with path.open("ab") as stream:
         stream.write(b'{"idx": 1, "uds": 0.')
     files.append_jsonl(path, [{"idx": 2}, {"idx": 3}])
-    assert [row["idx"] for row in files.read_appended(path)] == [0, 2, 3]
+    assert [row["idx"] for row in read_appended(path)] == [0, 2, 3]
 
 
 def test_an_append_to_a_full_disk_adds_nothing(tmp_path):
@@ -151,7 +152,7 @@ def test_two_appending_processes_do_not_mix_their_lines(tmp_path):
     command = [sys.executable, "-c", textwrap.dedent(code)]
     children = [subprocess.Popen([*command, who]) for who in "ab"]
     assert [child.wait() for child in children] == [0, 0]
-    rows = list(files.read_appended(path))
+    rows = list(read_appended(path))
     for who in "ab":
         assert [row["n"] for row in rows if row["who"] == who] == list(range(100))
 

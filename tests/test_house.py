@@ -23,6 +23,15 @@ def test_every_module_says_what_it_answers():
     assert [p.name for p in FILES if not ast.get_docstring(ast.parse(p.read_text()))] == []
 
 
+def test_no_class_name_stands_twice():
+    places: dict[str, list[str]] = {}
+    for path in FILES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
+    assert {name: files for name, files in places.items() if len(files) > 1} == {}
+
+
 def test_nothing_catches_everything():
     broad = [
         f"{path.name}:{node.lineno}"

@@ -205,7 +205,8 @@ def main(out: Path, activations: Path, tiny: bool) -> None:
         measuring=measuring,
         out=out,
     )
-    show(run_faithfulness(pools, prepare_faithfulness(pools, notice)))
+    run_faithfulness(pools, prepare_faithfulness(pools, notice))
+    show(out / "faithfulness.json")
     models = (*(f"demo/{name}" for name in DEMO_UNLEARNED), *UNLEARNED)
     for attack in ("quantize", "relearn"):
         settings = RobustnessSettings(
@@ -218,7 +219,8 @@ def main(out: Path, activations: Path, tiny: bool) -> None:
             no_fluency=True,
             out=out,
         )
-        show(run_robustness(settings, prepare_robustness(settings, notice)))
+        run_robustness(settings, prepare_robustness(settings, notice))
+        show(out / f"robustness-{attack}.json")
     run_table(MetaTableSettings(results=(out,), out=out))
     show(out / "meta_table.json")
 

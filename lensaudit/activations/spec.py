@@ -347,18 +347,3 @@ def check_part(name: str | None) -> None:
         raise InputError(
             f"--component {printable(name)[:40]}: wanted {', '.join(get_args(Kept))}{hint}"
         )
-
-
-def parts_of(chosen: str | Sequence[str]) -> tuple[Kept, ...]:
-    """What a caller asked to have cached, each once.
-
-    >>> parts_of("attn"), parts_of(["resid", "heads", "resid"]), parts_of([])
-    (('attn',), ('resid', 'heads'), ('resid',))
-
-    Raises:
-        InputError: no such part.
-    """
-    names = (chosen,) if isinstance(chosen, str) else tuple(chosen) or ("resid",)
-    for name in names:
-        check_part(name)
-    return tuple(part for part in get_args(Kept) if part in names)

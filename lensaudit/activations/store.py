@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,7 +24,6 @@ from torch import Tensor
 from lensaudit.activations.naming import (
     cache_folders,
     check_key,
-    find,
     folder_of,
     is_cache,
 )
@@ -46,7 +45,6 @@ from lensaudit.activations.spec import (
     Seal,
     Shard,
     Spec,
-    check_part,
     checked_seal,
     read_spec,
     seal_content,
@@ -55,8 +53,7 @@ from lensaudit.data.tofu import forget_set
 from lensaudit.errors import InputError, VerificationError, WorkError
 from lensaudit.files import in_turn, make_folder, os_errors, reading, sync_folder, write_bytes
 from lensaudit.partials import sweep_partials
-from lensaudit.results.reading import place_in
-from lensaudit.settings import ACTIVATIONS, Kept, Place, Positions
+from lensaudit.settings import Place
 
 __all__ = [
     "ActivationStore",
@@ -68,7 +65,6 @@ __all__ = [
     "LayerView",
     "Shard",
     "Spec",
-    "open_activations",
 ]
 
 
@@ -458,7 +454,7 @@ class ActivationStore:
             if folder is None or not all((folder / name).exists() for name in needed):
                 return None
             check_same(folder, read_spec(folder / SPEC), fingerprint)
-            return _opened(folder, allow_partial=allow_partial)
+            return opened(folder, allow_partial=allow_partial)
 
 
 def check_same(folder: Path, found: Spec, wanted: Fingerprint) -> None:
@@ -470,18 +466,7 @@ def check_same(folder: Path, found: Spec, wanted: Fingerprint) -> None:
         )
 
 
-def open_folder(folder: Path, *, allow_partial: bool = False) -> Activations:
-    """The cache in one folder.
-
-    Raises:
-        InputError: it is incomplete and `allow_partial` is not set.
-        VerificationError: its spec or seal is damaged, or they contradict each other.
-    """
-    with in_turn(folder.parent):
-        return _opened(folder, allow_partial=allow_partial)
-
-
-def _opened(folder: Path, *, allow_partial: bool) -> Activations:
+def opened(folder: Path, *, allow_partial: bool) -> Activations:
     """As `open_folder`, in the turn of whoever asks: its mark is there before it may be removed."""
     check_trusted(folder)
     spec = read_spec(folder / SPEC)
@@ -491,42 +476,6 @@ def _opened(folder: Path, *, allow_partial: bool) -> Activations:
     if seal is None and not allow_partial:
         raise InputError(f"{folder}: is not complete; {spec.how_to_fill(folder.parent)}")
     return Activations(folder, spec, seal)
-
-
-def open_activations(
-    name_or_key_or_path: Place,
-    *,
-    root: Place = ACTIVATIONS,
-    data: Place | None = None,
-    limit: int | Literal["all"] | None = None,
-    positions: Positions | None = None,
-    component: Kept | None = None,
-    allow_partial: bool = False,
-) -> Activations:
-    """A cache by the model's name, by its key or the beginning of it, or by its folder.
-
-        from lensaudit.activations.store import open_activations
-        cache = open_activations("full", limit=8, positions="span")
-        cache.example(0).resid      # Float[Tensor, "layer pos d_model"]
-
-    Args:
-        name_or_key_or_path: of a name there may be several caches.
-        root: folder of the caches.
-        data: that of these rows: `forget10`, `demo`, or a file.
-        limit: that of the first so many rows, or of "all"; None prefers that of all.
-        positions: that of the read positions (`span`) or of every token (`all`).
-        component: that of `attn`, `mlp`, `resid_mid`, or of all `heads`; None of a name: the
-            residual stream. `.resid` of an example is then that component.
-        allow_partial: open one that is not complete.
-
-    Raises:
-        InputError: none or several match; says in what they differ.
-    """
-    check_part(component)
-    wanted = {"data": data, "limit": limit, "positions": positions, "component": component}
-    place = place_in("open_activations", name_or_key_or_path)
-    folder = find(place, root=Path(root), wanted=wanted)
-    return open_folder(folder, allow_partial=allow_partial)
 
 
 OPEN_SHARDS = 32

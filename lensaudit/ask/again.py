@@ -25,8 +25,8 @@ from lensaudit.models.registry import (
     not_theirs,
     resolve,
 )
-from lensaudit.progress import Notice, unheard
-from lensaudit.results.keyed import GOES, REPLACED, RunFolder, held
+from lensaudit.progress import FolderRemark, Notice, unheard
+from lensaudit.results.keyed import RunFolder, nothing_to_do
 from lensaudit.results.manifest import MANIFEST
 from lensaudit.results.owner import check_free
 from lensaudit.results.question import Question
@@ -124,13 +124,13 @@ def once(
         manifests = [one / manifest for one in places]
         result = told(question, manifests, lambda: read(places), notice)
         for one in places if says and result is not None else ():
-            notice(f"{held(one)}; nothing to do")
+            notice(nothing_to_do(one))
         return result
 
     def make(question: Question) -> tuple[R, list[Path]]:
         def tell(line: str) -> None:
-            """What lay in a folder before says nothing of the run."""
-            (notice if any(one in line for one in _OF_FOLDERS) else question.tell)(line)
+            """Pass a remark on; what lay in a folder before says nothing of the run."""
+            (notice if isinstance(line, FolderRemark) else question.tell)(line)
 
         result = made(tell, question.opened)
         places = written(result) if written else usual
@@ -178,9 +178,6 @@ def folder_for(
         force=force,
         tell=tell,
     )
-
-
-_OF_FOLDERS = (held(Path()).removeprefix("."), GOES, REPLACED)
 
 
 def _options(settings: Any) -> Iterator[tuple[str, str, Option, Any]]:

@@ -20,7 +20,7 @@ from lensaudit.data.matching import gives_away
 from lensaudit.data.rendering import CannotRender
 from lensaudit.data.spans import PROMPT_TEMPLATE
 from lensaudit.models.bridge import TransformerBridge, bridge_from, n_layers
-from lensaudit.models.causal import readout_rows
+from lensaudit.models.in_memory import readout_rows
 from lensaudit.models.quantize import Method, quantise_in_place
 from lensaudit.patching.exposure import exposures
 from lensaudit.patching.reader import Reader

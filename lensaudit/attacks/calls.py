@@ -30,7 +30,7 @@ from lensaudit.attacks.settings import (
 from lensaudit.auditing.result import SUMMARY
 from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results.kinds.effort import EffortRecord
-from lensaudit.results.kinds.relearn import RelearnRecord, Shift
+from lensaudit.results.kinds.relearn import RelearnRecord, ScoreChange
 from lensaudit.results.kinds.sample import SampleRecord
 from lensaudit.results.kinds.worst import WorstRecord
 from lensaudit.results.manifest import MANIFEST
@@ -274,15 +274,15 @@ def _told(progress: Tell, at: Any) -> None:
 
 def relearned_and_scored(
     settings: RelearnSettings, *, notice: Notice = unheard, progress: Tell = unheard
-) -> tuple[tuple[Shift, ...], Path]:
+) -> tuple[tuple[ScoreChange, ...], Path]:
     """As `attacks.relearn.attack`: the scores before and after, and their folder."""
     work = scored_in(settings.model, settings.out)
     places = [work, *([settings.out] if settings.out else [])]
 
-    def read(_: Sequence[Path]) -> tuple[tuple[Shift, ...], Path]:
+    def read(_: Sequence[Path]) -> tuple[tuple[ScoreChange, ...], Path]:
         return tuple(read_as(RelearnRecord, work / "audit.json").shifts), work
 
-    def made(tell: Notice, opened: Callable[[], None]) -> tuple[tuple[Shift, ...], Path]:
+    def made(tell: Notice, opened: Callable[[], None]) -> tuple[tuple[ScoreChange, ...], Path]:
         from lensaudit.attacks.relearn import attack, prepare  # seconds to import
 
         prepare(settings, settings.model)

@@ -26,7 +26,7 @@ from lensaudit.attacks.elicit import LEAK_K, list_hash
 from lensaudit.attacks.registry import Attack
 from lensaudit.data.facts import Fact
 from lensaudit.results.kinds.worst import WorstAttack, WorstFact, WorstRecord
-from lensaudit.scores.intervals import clustered_excess
+from lensaudit.scores.excess import clustered_excess
 from lensaudit.scores.naming import Named, gaps, name_facts, never_hit_bound, strongest
 from lensaudit.scores.recovery import Arms
 

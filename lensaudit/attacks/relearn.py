@@ -40,9 +40,9 @@ from lensaudit.patching.prepare import prepare as open_session
 from lensaudit.patching.scoring import score_all
 from lensaudit.patching.session import Session
 from lensaudit.patching.settings import PatchSettings
-from lensaudit.progress import Notice, Progress, Tell, unheard
+from lensaudit.progress import FolderRemark, Notice, Progress, Tell, unheard
 from lensaudit.results import keyed
-from lensaudit.results.kinds.relearn import RelearnRecord, Shift
+from lensaudit.results.kinds.relearn import RelearnRecord, ScoreChange
 from lensaudit.results.manifest import manifest
 from lensaudit.results.owner import check_free, claim
 from lensaudit.results.reading import checked, document
@@ -216,7 +216,7 @@ OUTPUT_SCORES = {
 
 def attack(
     settings: RelearnSettings, *, notice: Notice, progress: Tell
-) -> tuple[tuple[Shift, ...], Path]:
+) -> tuple[tuple[ScoreChange, ...], Path]:
     """Relearn the model and `retain` as the settings say, and score both before and after.
 
     Returns:
@@ -250,7 +250,7 @@ def recovery(
     force: bool = False,
     notice: Notice = unheard,
     progress: Tell = unheard,
-) -> tuple[Shift, ...]:
+) -> tuple[ScoreChange, ...]:
     """Relearn every model, score all before and after, and write `audit.json` into `work`.
 
     An audit of the same settings that is there already is read. Data and models are checked before
@@ -283,7 +283,7 @@ def recovery(
     if (known := keyed.keyed_document(work / AUDIT, key)) is not None:
         return tuple(checked(RelearnRecord, known, work / AUDIT).shifts)
     if (work / AUDIT).exists():
-        notice(f"{work}: held the scores of another run; {keyed.REPLACED}")
+        notice(FolderRemark(f"{work}: held the scores of another run; it is replaced"))
     folders = {name: work / "attacked" / slug(name) for name in jobs}
     if keep is not None:
         folders[first] = keep
@@ -332,7 +332,7 @@ def shifts(
     audit: Callable[[Sequence[str]], Session],
     suite: EvaluateSettings,
     work: Path,
-) -> tuple[Shift, ...]:
+) -> tuple[ScoreChange, ...]:
     """Score every model and what the attack made of it; results of the suite go to `work`.
 
     Args:
@@ -350,7 +350,7 @@ def shifts(
         return {"uds": depth[source], **said}
 
     return tuple(
-        Shift(
+        ScoreChange(
             model=name,
             remark=taught_nothing(folder),
             before=scores(name, work / "before" / slug(name)),

@@ -32,7 +32,7 @@ from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results.keyed import planned
 from lensaudit.results.kinds.sample import LeakRow, SampleRecord
 from lensaudit.results.run import RunResult
-from lensaudit.scores.intervals import clustered_excess
+from lensaudit.scores.excess import clustered_excess
 from lensaudit.scores.naming import Errors, leak_at_k, leak_corrected, never_hit_bound
 from lensaudit.settings import plain
 from lensaudit.steer.draws import draws_of

@@ -37,8 +37,8 @@ class Steps:
 
 
 @dataclass
-class Measured:
-    """What was found."""
+class Measurements:
+    """What was measured of some models: who has what, depth, and what they say."""
 
     known: dict[str, RunResult] = field(default_factory=dict)
     """By model that was asked."""
@@ -72,7 +72,7 @@ def measure(
     failed: Failed = raised,
     notice: Notice = unheard,
     progress: Tell = unheard,
-) -> Measured:
+) -> Measurements:
     """Measure some checkpoints; what costs least comes first.
 
     Args:
@@ -87,7 +87,7 @@ def measure(
     Raises:
         LensAuditError: a step failed.
     """
-    found = Measured()
+    found = Measurements()
     for name, place in folders_for(tuple(steps.know), folder / KNOW).items():
         know = steps.know[name]
         try:

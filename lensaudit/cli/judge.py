@@ -17,7 +17,6 @@ from lensaudit.cli.terminal import (
     say,
 )
 from lensaudit.errors import TryAgainError
-from lensaudit.files import read_json
 from lensaudit.judge.settings import (
     BatchSettings,
     CalibrationSettings,
@@ -129,8 +128,9 @@ def batch_cancel(folder: Path, settings: JudgeSettings) -> None:
 
 def print_judged(job: "library.judge_jobs.JudgeJob", *, as_json: bool) -> None:
     """The table or the summary, where the files are, and what is unfinished."""
-    found = read_json(job.folder / "summary.json")
-    answer(found, library.screen_evaluation.of_judged(found), job.folder, as_json=as_json)
+    record = job.record or library.judge_jobs.record_of(job)
+    document = library.results_reading.document(record)
+    answer(document, library.screen_evaluation.of_judged(record), job.folder, as_json=as_json)
     library.judge_jobs.refuse_unfinished(job)
 
 

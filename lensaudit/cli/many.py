@@ -51,8 +51,8 @@ def faithfulness(settings: FaithfulnessSettings, as_json: bool, dry_run: bool) -
     cannot be measured stays to do: it is named, no AUC is given without it, and the exit code is 3.
     """
     prepared = library.meta_runs.prepare_faithfulness(settings, notice)
-    path = None if dry_run else library.meta_runs.run_faithfulness(settings, prepared)
-    _tell(prepared, path, library.screen_meta.faithfulness_table, as_json=as_json)
+    found = None if dry_run else library.meta_runs.run_faithfulness(settings, prepared)
+    _tell(prepared, found, library.screen_meta.faithfulness_table, as_json=as_json)
 
 
 @meta.command()
@@ -65,8 +65,8 @@ def robustness(settings: RobustnessSettings, as_json: bool, dry_run: bool) -> No
     the models that all metrics share.
     """
     prepared = library.meta_runs.prepare_robustness(settings, notice)
-    path = None if dry_run else library.meta_runs.run_robustness(settings, prepared)
-    _tell(prepared, path, library.screen_meta.robustness_table, as_json=as_json)
+    found = None if dry_run else library.meta_runs.run_robustness(settings, prepared)
+    _tell(prepared, found, library.screen_meta.robustness_table, as_json=as_json)
 
 
 @meta.command()
@@ -79,12 +79,9 @@ def aggregate(settings: AggregateSettings, as_json: bool) -> None:
     RESULTS: folders of lensaudit eval and patch, ep5/ and ep10/ of the UDS repository, or
     method_results.json.
     """
-    document = library.meta_documents.run_aggregate(settings)
-    tables = [
-        library.screen_meta.ranking_table(document),
-        library.screen_meta.aggregate_table(document),
-    ]
-    answer(document, tables, settings.out, as_json=as_json)
+    found = library.meta_documents.run_aggregate(settings)
+    document = library.results_reading.document(found)
+    answer(document, library.screen_meta.of_aggregates(found), settings.out, as_json=as_json)
 
 
 @meta.command("table")
@@ -96,8 +93,9 @@ def table_(settings: MetaTableSettings, as_json: bool) -> None:
 
     RESULTS: folders of meta faithfulness and robustness, their files, or meta_eval.json.
     """
-    document = library.meta_documents.run_table(settings)
-    answer(document, [library.screen_meta.meta_table(document)], settings.out, as_json=as_json)
+    found = library.meta_documents.run_table(settings)
+    document = library.results_reading.document(found)
+    answer(document, library.screen_meta.of_meta_table(found), settings.out, as_json=as_json)
 
 
 @meta.command()
@@ -130,16 +128,14 @@ def check(results: tuple[Path, ...], as_json: bool) -> None:
         raise VerificationError(f"{n} of {measured} numbers differ from the published tables")
 
 
-def _tell(
-    prepared: Any, path: Path | None, shown_as: Callable[[Any], Any], *, as_json: bool
-) -> None:
+def _tell(prepared: Any, found: Any, shown_as: Callable[[Any], Any], *, as_json: bool) -> None:
     """The plan of a run that wrote nothing; else its table, and the models still to do."""
-    if path is None:
+    if found is None:
         say("\n".join(prepared.plan()))
         return
-    document = read_json(path)
-    answer(document, [shown_as(document)], path.parent, as_json=as_json)
-    if error := library.meta_runs.unfinished(document, path.parent):
+    document = library.results_reading.document(found)
+    answer(document, [shown_as(found)], prepared.out, as_json=as_json)
+    if error := library.meta_runs.unfinished(found, prepared.out):
         raise error
 
 
@@ -314,7 +310,7 @@ def collect_command(folder: Path, out: Path | None, allow_missing: bool, as_json
     said = [f"{found['n_done']} of {found['n_planned']} planned units{holes}"]
     said += ["{variant}: {sentence}".format(**one).removeprefix("base: ") for one in verdicts]
     said += [
-        library.verdict_collect.keeps_line(label, library.verdict_collect.keeps_of(one)) or ""
+        library.screen_depth.keeps_line(label, library.screen_depth.keeps_of(one)) or ""
         for label, one in found["keeps"].items()
     ]
     answer(document | {"verdicts": verdicts}, said, place, as_json=as_json)

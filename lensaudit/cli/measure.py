@@ -492,9 +492,10 @@ def _steered(
         steered = library.doors_steering.steered
     with ProgressBar() as progress:
         results, path = steered(settings, notice=notice, progress=progress)
+    document = library.results_reading.document(results)
     parts = [*getattr(library.screen_steer, shown)(results)]
     if report:
         layers = library.steer_profile.layer_report(path.parent)
-        results = {**results, "report": asdict(layers)}
+        document = {**document, "report": asdict(layers)}
         parts += library.screen_steer.of_report(layers)
-    answer(results, parts, path, as_json=as_json)
+    answer(document, parts, path, as_json=as_json)

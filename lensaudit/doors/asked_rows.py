@@ -17,7 +17,7 @@ from lensaudit.evaluation.annotation import AskedRows
 from lensaudit.evaluation.settings import AnnotationSettings
 from lensaudit.models.checkpoint import Checkpoint, in_role, open_checkpoint
 from lensaudit.models.registry import specs_of
-from lensaudit.patching.asking import Questions
+from lensaudit.patching.asking import DirectQuestions
 from lensaudit.patching.generation import ends_of, generate
 from lensaudit.patching.options import ANSWER_TOKENS
 from lensaudit.patching.prepare import resolved_settings, session_of
@@ -58,7 +58,7 @@ def asked_rows(
     """
     session = _session(facts, settings, notice, progress)
     with session:
-        questions = Questions(session)
+        questions = DirectQuestions(session)
         said = {role: _said(questions, one) for role, one in _models(session).items()}
         kept = _continued(session) if settings.entity_from == "full" else {}
     for who, why in together((f"idx {idx}", why) for idx, why in questions.unasked.items()):
@@ -97,7 +97,7 @@ def _models(session: Session) -> Mapping[str, Checkpoint]:
     return {"full": session.full, "retain": session.retain}
 
 
-def _said(questions: Questions, one: Checkpoint) -> dict[int, tuple[str, bool]]:
+def _said(questions: DirectQuestions, one: Checkpoint) -> dict[int, tuple[str, bool]]:
     """Idx -> the answer that gives the fact away, else the first; and whether it does."""
     ways, found = questions.answers(one), dict[int, tuple[str, bool]]()
     for row in questions.facts:

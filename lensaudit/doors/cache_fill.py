@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.filesize import decimal as size
 
-from lensaudit.activations.spec import parts_of
+from lensaudit.activations.chosen import parts_of
 from lensaudit.activations.store import ActivationStore
 from lensaudit.auditing.settings import CacheSettings
 from lensaudit.data.tofu import forget_set

@@ -12,7 +12,8 @@ from typing import Any
 import pandas as pd
 
 from lensaudit.errors import InputError
-from lensaudit.results.kinds.curve import CurvePoint, points_of, recovery_points
+from lensaudit.results.kinds.curve import CurvePoint, points_of
+from lensaudit.results.kinds.effort import EffortRecord
 from lensaudit.results.kinds.table import Kind
 from lensaudit.results.locate import Found, locate
 from lensaudit.results.reading import place_in
@@ -24,6 +25,16 @@ POINTS: Mapping[Kind, Callable[[Found], list[CurvePoint]]] = {
     "effort": lambda one: recovery_points(one.record),
 }
 """Kinds that change by step -> their points."""
+
+
+def recovery_points(run: EffortRecord) -> list[CurvePoint]:
+    """Recovery rho by step of every arm of `lensaudit effort`."""
+    return [
+        CurvePoint(run.model, f"recovery {arm}", one.c, one.rho)
+        for arm, found in run.arms.items()
+        for one in found.curve
+        if one.rho is not None
+    ]
 
 
 def summaries(*places: Place) -> pd.DataFrame:

@@ -1,6 +1,7 @@
 """What `full` says where another model's stream is patched in, layer by layer."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 
@@ -12,10 +13,19 @@ from lensaudit.models.bridge import (
     n_layers,
     residuals,
 )
-from lensaudit.patching.generation import Continuation, ends_of, generate, patched_rows
+from lensaudit.patching.generation import ends_of, generate, patched_rows
 from lensaudit.patching.options import PATCHED_TOKENS
 from lensaudit.patching.sources import as_patched
 from lensaudit.settings import LastLayer
+
+
+@dataclass(frozen=True)
+class Continuation:
+    """What `full` says with one layer patched."""
+
+    layer: int | None
+    """None: not patched."""
+    text: str
 
 
 def patched_generation(

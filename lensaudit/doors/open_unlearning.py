@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lensaudit.errors import InputError, LensAuditError
-from lensaudit.files import check_below, digest, read_bytes, read_text, remove_below, write_bytes
+from lensaudit.files import digest, read_bytes, read_text, write_bytes
+from lensaudit.sweep.removal import check_below, remove_below
 
 REGISTRY = "src/evals/__init__.py"
 EVALUATOR = "src/evals/lensaudit.py"

@@ -17,9 +17,9 @@ from lensaudit.data.spans import Encoded
 from lensaudit.errors import InputError
 from lensaudit.files import digest, make_folder, write_bytes
 from lensaudit.models.bridge import DTYPES, TransformerBridge, load_model, n_layers, user_hooks
-from lensaudit.models.causal import memory_hash
 from lensaudit.models.conditions import EAGER, batch_policy
 from lensaudit.models.device import device_class
+from lensaudit.models.in_memory import memory_hash
 from lensaudit.results.reading import place_in
 from lensaudit.settings import ACTIVATIONS, Place, named
 from lensaudit.steer.generate import texts_of

@@ -9,6 +9,8 @@ from lensaudit.ask.again import Asked, once
 from lensaudit.errors import WorkError
 from lensaudit.progress import Notice, Tell
 from lensaudit.results.kinds.directions import DirectionsRecord
+from lensaudit.results.kinds.steering import CoefficientSweep, LayerSweep
+from lensaudit.results.locate import Found
 from lensaudit.results.manifest import signed_object
 from lensaudit.results.reading import json_object, part, read_as
 from lensaudit.results.run import RunResult
@@ -29,7 +31,7 @@ from lensaudit.steer.trait import (
     load_trait,
 )
 
-Results = tuple[dict[str, Any], Path]
+Results = tuple[CoefficientSweep | LayerSweep, Path]
 """What a run wrote, and its file."""
 
 
@@ -85,7 +87,7 @@ def steered(settings: AskSettings, *, notice: Notice, progress: Tell) -> Results
     return once(
         Asked(settings=settings, anchors=(), beside=beside),
         [folder],
-        lambda _: (json_object(folder / file), folder / file),
+        lambda _: (Found("steering", folder / file).record, folder / file),
         made,
         notice=notice,
         manifest=manifest,

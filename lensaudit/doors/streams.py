@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lensaudit.activations.spec import parts_of
+from lensaudit.activations.chosen import parts_of
 from lensaudit.activations.store import Activations
 from lensaudit.ask.keywords import given_to
 from lensaudit.auditing.settings import CacheSettings
@@ -40,7 +40,7 @@ from lensaudit.patching.preflight import (
 )
 from lensaudit.patching.session import Session
 from lensaudit.progress import Tell, unheard
-from lensaudit.scores.depth import label_logprob, label_rank
+from lensaudit.scores.depth import label_logprob
 from lensaudit.settings import (
     DtypeName,
     Kept,
@@ -416,3 +416,14 @@ def batch_gap(model: TransformerBridge, encoded: Sequence[Encoded], dtype: str) 
         alone = [oracle.baseline(model, make_batch([e]).to(device_of(model))) for e in encoded]
     gap = float((together - torch.cat(alone)).abs().max())
     return PreflightCheck("batch equals single", gap, TOLERANCE_NATS[dtype])
+
+
+def label_rank(
+    logits: Float[Tensor, "row d_vocab"], labels: Int[Tensor, " row"]
+) -> Int[Tensor, " row"]:
+    """How many tokens are more likely than each row's label: 0 is the first choice.
+
+    >>> label_rank(torch.tensor([[0.0, 2.0, 1.0]]), torch.tensor([2]))
+    tensor([1])
+    """
+    return (logits > logits.gather(-1, labels.unsqueeze(-1))).sum(-1)

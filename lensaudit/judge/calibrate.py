@@ -22,7 +22,8 @@ from lensaudit.progress import Tell, unheard
 from lensaudit.results.reading import Number, Text, Whole, checked
 from lensaudit.results.sentences import shown
 from lensaudit.scores.estimate import Estimate
-from lensaudit.scores.stats import mean_known, spearman
+from lensaudit.scores.means import mean_known
+from lensaudit.scores.stats import spearman
 
 FOLDER = Path(__file__).parent / "calibration"
 KIND = "calibration"

@@ -280,7 +280,7 @@ def _is_closed(path: Path) -> bool:
     return path.exists() and not all(os.access(one, os.W_OK) for one in (path, path.parent))
 
 
-class AnswerCache(AbstractContextManager["AnswerCache"]):
+class ResponseCache(AbstractContextManager["ResponseCache"]):
     """Answers by the hash of their request, in one SQLite file; several processes may share it.
 
     Without a path they are kept in memory. Where nothing is to be kept, a file that may only be

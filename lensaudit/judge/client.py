@@ -18,12 +18,12 @@ from typing import Any, Literal
 from lensaudit.errors import InputError, LensAuditError, TryAgainError, WorkError
 from lensaudit.judge.calls import (
     TOP_LOGPROBS,
-    AnswerCache,
     Call,
     CallFailure,
     CallOutcome,
     Pending,
     Reply,
+    ResponseCache,
     Spent,
     chat_call,
     unthought,
@@ -164,7 +164,7 @@ class JudgeClient:
     """An endpoint with its cache and budget; `open_client` makes one."""
 
     endpoint: Endpoint
-    cache: AnswerCache
+    cache: ResponseCache
     transport: Transport | None
     """None: the cache is all there is (`--offline`)."""
     budget: Budget
@@ -345,7 +345,7 @@ def open_client(
         if not offline:
             transport = Transport(endpoint, timeout_s=access.timeout_s, retries=access.retries)
             stack.callback(transport.close)
-        cache = stack.enter_context(AnswerCache(path_of(access.cache), keeps=not offline))
+        cache = stack.enter_context(ResponseCache(path_of(access.cache), keeps=not offline))
         since = time.time() if fresh else 0.0
         yield JudgeClient(endpoint, cache, transport, budget, access, since, progress)
 

@@ -1,12 +1,15 @@
 """Judging a log, from settings to files: what can be wrong is found before work starts."""
 
 import contextlib
+import functools
 import json
 import math
+import operator
 import statistics
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from importlib import metadata
@@ -19,14 +22,14 @@ from lensaudit.files import (
     alone,
     canonical_json,
     digest,
-    read_appended,
     slug,
     write_csv,
     write_json,
     write_jsonl,
 )
 from lensaudit.groups import unit_of
-from lensaudit.judge.calls import Found, Pending, Reply, Spent
+from lensaudit.judge.calls import Found as Answered
+from lensaudit.judge.calls import Pending, Reply, Spent
 from lensaudit.judge.client import (
     Capability,
     JudgeClient,
@@ -37,15 +40,18 @@ from lensaudit.judge.client import (
 from lensaudit.judge.items import GradedItem, JudgeRequest, log_in, read_items
 from lensaudit.judge.programmatic import PROGRAMMATIC, WordJudge
 from lensaudit.judge.prompts import BUILT_IN, is_file, named_template
-from lensaudit.judge.rubric import RubricGrader, rubric_of
+from lensaudit.judge.rubric import Rubric, RubricGrader, rubric_of
 from lensaudit.judge.scalar import ScalarJudge
 from lensaudit.judge.settings import WORDS, LogSettings
 from lensaudit.progress import Notice, Tell, unheard
+from lensaudit.results.appended import read_appended
 from lensaudit.results.integrity import is_whole
-from lensaudit.results.keyed import held
+from lensaudit.results.keyed import held, nothing_to_do
+from lensaudit.results.kinds.judge import GradeSummary, JudgeRecord
+from lensaudit.results.locate import Found
 from lensaudit.results.manifest import BEGUN, MANIFEST, manifest, models_in
 from lensaudit.results.owner import Run, check_free, claim, differences, folder_of
-from lensaudit.results.reading import json_object
+from lensaudit.results.reading import document, json_object
 from lensaudit.scores.estimate import NO_ROWS
 from lensaudit.scores.intervals import clustered_mean
 from lensaudit.settings import results_folder
@@ -67,12 +73,16 @@ class JudgeJob:
     client: JudgeClient | None
     """None: nobody is asked."""
     started: float
+    opens: Callable[..., AbstractContextManager[tuple[Grader, JudgeClient | None]]]
+    """Opens the judge of the log, which was read once, to look or to ask."""
     folder: Path = Path()
     """Where results are written."""
-    found: Found = field(default_factory=dict)
+    found: Answered = field(default_factory=dict)
     """What was answered, by the call."""
     rows: tuple[GradedItem, ...] = ()
     """Every row of the log, graded, context by context; gaps after the rest."""
+    record: JudgeRecord | None = None
+    """What it came to, once it is written."""
 
     @cached_property
     def items(self) -> list[JudgeRequest]:
@@ -121,7 +131,7 @@ class JudgeJob:
         """The job with every item judged; what fails has its reason."""
         return self.graded(self.client.settle(self.pending) if self.client else {})
 
-    def graded(self, found: Found) -> "JudgeJob":
+    def graded(self, found: Answered) -> "JudgeJob":
         """The job with its rows, when all outcomes are known."""
         rows = [
             GradedItem(one, {}, "unscored", one.gap) if one.gap else self.grader.graded(one, found)
@@ -138,15 +148,25 @@ class JudgeJob:
         other = (folder / BEGUN).exists() or differences(folder, self._run, _run_in)
         if self.settings.fresh or other or not is_whole(folder):
             return None
-        said = json_object(folder / "summary.json")
+        said: JudgeRecord = Found("judge", folder / "summary.json").record
         lines = list(read_appended(folder / "results.jsonl"))
         names = [(one.context, one.idx) for one in self.ordered]
         if names != [(row["context"], row["idx"]) for row in lines]:
             return None
         rows = tuple(map(GradedItem.read, self.ordered, lines))
-        job = replace(self, folder=folder, rows=rows)
-        told = said.get("calibration") == self.calibrations()
+        job = replace(self, folder=folder, rows=rows, record=said)
+        told = said.calibration == self.calibrations()
         return job if told and job.n_scored and UNFINISHED.isdisjoint(job.status) else None
+
+    @contextlib.contextmanager
+    def asking(self, progress: Tell) -> Iterator["JudgeJob"]:
+        """The job with a judge that may be asked, while the block lasts.
+
+        Raises:
+            InputError: it has no key.
+        """
+        with self.opens(progress, asks=True) as (grader, client):
+            yield replace(self, grader=grader, client=client)
 
     @contextlib.contextmanager
     def alone(self, tell: Notice = unheard) -> Iterator["JudgeJob"]:
@@ -201,11 +221,12 @@ class JudgeJob:
             ),
         )
         fields = ("mean", "median", "std", "min", "max", "n", "n_invalid")
+        summed = operator.attrgetter(*fields)
         write_csv(
             folder / "summary.csv",  # upstream's layout, with counts
             ["metric", *fields],
             (
-                [f"{context}_{name}", *("" if one[key] is None else one[key] for key in fields)]
+                [f"{context}_{name}", *("" if value is None else value for value in summed(one))]
                 for context, table in tables.items()
                 for name, one in table.items()
             ),
@@ -214,7 +235,8 @@ class JudgeJob:
         raw = {key: one.raw for key, one in self.found.items() if isinstance(one, Reply)}
         used = dict.fromkeys(key for row in self.rows for key in row.keys if key in raw)
         write_jsonl(folder / "raw.jsonl", ({"key": key, "response": raw[key]} for key in used))
-        write_json(folder / "summary.json", summary_of(self))
+        record = record_of(self)
+        write_json(folder / "summary.json", document(record))
         manifest(
             COMMAND,
             kind="judge",
@@ -223,7 +245,7 @@ class JudgeJob:
             device="none",
             started=self.started,
         ).write(folder, FILES)
-        return self
+        return replace(self, record=record)
 
     @property
     def _inputs(self) -> dict[str, Any]:
@@ -310,15 +332,24 @@ def open_job(
     rows = read_items(source, contexts=settings.contexts, limit=settings.limit)
     if settings.sample_size is not None:
         rows = drawn(rows, settings.sample_size, settings.seed)
-    template = _template_of(settings.by)
-    rubric = rubric_of(settings.prompts, settings.grades)
+    prompts = _template_of(settings.by), rubric_of(settings.prompts, settings.grades)
+    opens = functools.partial(_open_grader, settings, *prompts)
+    with opens(progress, asks=asks) as (grader, client):
+        yield JudgeJob(settings, source, rows, grader, client, started, opens)
+
+
+@contextlib.contextmanager
+def _open_grader(
+    settings: LogSettings, template: str, rubric: Rubric, progress: Tell, *, asks: bool
+) -> Iterator[tuple[Grader, JudgeClient | None]]:
+    """The judge of a log while the block lasts; who only looks makes no file of answers."""
     if settings.by.startswith(WORDS):
-        grader: Grader = PROGRAMMATIC[name_of(settings.by)]
-        yield JudgeJob(settings, source, rows, grader, None, started)
+        yield PROGRAMMATIC[name_of(settings.by)], None
         return
     offline = settings.offline or not asks
+    is_new = settings.cache is not None and not Path(settings.cache).exists()
     with open_client(
-        settings,
+        replace(settings, cache=None) if is_new and not asks else settings,
         settings.model,
         offline=offline,
         fresh=settings.fresh and asks,
@@ -326,14 +357,11 @@ def open_job(
     ) as client:
         guessed = None if asks or settings.offline else Capability()
         capability = client.capability(unknown=guessed)
+        tokens = settings.max_tokens
         if settings.by == "rubric":
-            grader = RubricGrader(
-                client, capability, settings.max_tokens, rubric, settings.temperature
-            )
+            yield RubricGrader(client, capability, tokens, rubric, settings.temperature), client
         else:
-            name = name_of(settings.by)
-            grader = ScalarJudge(client, capability, template, name, settings.max_tokens)
-        yield JudgeJob(settings, source, rows, grader, client, started)
+            yield ScalarJudge(client, capability, template, name_of(settings.by), tokens), client
 
 
 def drawn(rows: Sequence[JudgeRequest], n: int, seed: int) -> list[JudgeRequest]:
@@ -356,20 +384,22 @@ def run_job(
         InputError: before anything is asked.
         TryAgainError: another process judges into the same folder.
     """
-    with contextlib.suppress(InputError), open_job(_looking(settings), asks=False) as opened:
-        if (found := opened.found_again(opened.placed())) is not None:
-            tell(f"{held(opened.placed(tell))}; nothing to do")
-            return found
-    with open_job(settings, progress) as opened, opened.alone(tell) as job:
+    with open_job(settings, progress, asks=settings.fresh) as opened:
+        if settings.fresh:
+            return _run(opened, tell)
+        with contextlib.suppress(InputError):
+            if (found := opened.found_again(opened.placed())) is not None:
+                tell(nothing_to_do(opened.placed(tell)))
+                return found
+    with opened.asking(progress) as asking:
+        return _run(asking, tell)
+
+
+def _run(opened: JudgeJob, tell: Notice) -> JudgeJob:
+    with opened.alone(tell) as job:
         if isinstance(job.grader, ScalarJudge) and job.grader.fallback:
             tell(job.grader.fallback)
         return job.judged().written()
-
-
-def _looking(settings: LogSettings) -> LogSettings:
-    """The settings of who only looks: no file of answers is made."""
-    is_there = settings.cache is None or Path(settings.cache).exists()
-    return settings if is_there else replace(settings, cache=None)
 
 
 def plan_job(settings: LogSettings, tell: Notice = unheard) -> dict[str, Any]:
@@ -381,7 +411,7 @@ def plan_job(settings: LogSettings, tell: Notice = unheard) -> dict[str, Any]:
     Raises:
         InputError: as the run would.
     """
-    with open_job(_looking(settings), asks=False) as job:
+    with open_job(settings, asks=False) as job:
         folder = job.placed(tell)
         there = job.found_again(folder) is not None
         client, identity = job.client, job.grader.identity
@@ -436,7 +466,7 @@ UNFINISHED = frozenset({"budget", "api_error", "no_logprobs"})
 """Statuses that another run can change; the others are what the judge says."""
 
 
-def columns(job: JudgeJob) -> dict[str, dict[str, dict[str, Any]]]:
+def columns(job: JudgeJob) -> dict[str, dict[str, GradeSummary]]:
     """Context -> metric -> its summary over the rows that have it."""
     return {
         context: {
@@ -447,7 +477,7 @@ def columns(job: JudgeJob) -> dict[str, dict[str, dict[str, Any]]]:
     }
 
 
-def _column(rows: list[GradedItem], name: str, job: JudgeJob) -> dict[str, Any]:
+def _column(rows: list[GradedItem], name: str, job: JudgeJob) -> GradeSummary:
     scored = [row for row in rows if name in row.scores]
     values, groups = [row.scores[name] for row in scored], [row.item.group for row in scored]
     scale = job.grader.identity["scale"]  # None: the numbers of a prompt of the user's
@@ -455,38 +485,39 @@ def _column(rows: list[GradedItem], name: str, job: JudgeJob) -> dict[str, Any]:
     mean = NO_ROWS
     if values:
         mean = clustered_mean(values, groups, bounds=bounds, unit=unit_of(groups))
-    return {
-        "mean": math.fsum(values) / len(values) if values else None,
-        "median": statistics.median(values) if values else None,
-        "std": statistics.stdev(values) if len(values) > 1 else None,
-        "min": min(values, default=None),
-        "max": max(values, default=None),
-        "n": len(values),
-        "n_invalid": len(rows) - len(values),
-        **mean.limits(),
-    }
+    return GradeSummary(
+        mean=math.fsum(values) / len(values) if values else None,
+        median=statistics.median(values) if values else None,
+        std=statistics.stdev(values) if len(values) > 1 else None,
+        min=min(values, default=None),
+        max=max(values, default=None),
+        n=len(values),
+        n_invalid=len(rows) - len(values),
+        ci95=mean.ends,
+        ci95_why=None if mean.ends else mean.why,
+    )
 
 
-def summary_of(job: JudgeJob) -> dict[str, Any]:
-    """The content of `summary.json`."""
+def record_of(job: JudgeJob) -> JudgeRecord:
+    """What a judged log came to."""
     spent, calls = None, None
     if job.client is not None:
         spent = asdict(job.client.budget.spent)
         calls = {"asked": spent["calls"], "cached": job.client.n_cached}
         calls |= {"failed": spent["n_failed"]}
-    return {
-        "judge": dict(job.grader.identity),
-        "calibration": job.calibrations(),
-        "log": str(job.source),
-        "log_digest": job.digest,
-        "n": len(job.rows),
-        "n_scored": job.n_scored,
-        "n_cut": job.n_cut,
-        "status": job.status,
-        "contexts": columns(job),
-        "calls": calls,
-        "spent": spent,
-    }
+    return JudgeRecord(
+        judge=dict(job.grader.identity),
+        calibration=job.calibrations(),
+        log=str(job.source),
+        log_digest=job.digest,
+        n=len(job.rows),
+        n_scored=job.n_scored,
+        n_cut=job.n_cut,
+        status=job.status,
+        contexts=columns(job),
+        calls=calls,
+        spent=spent,
+    )
 
 
 MOST_VOID = 0.5

@@ -5,13 +5,12 @@ reproduce. `EPS` goes on each term of every harmonic mean but that of `mem`.
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Sequence
 
 from lensaudit.meta.reading import EPOCHS, FLUENCY, UTILITY_PARTS, Values
+from lensaudit.results.kinds.meta import Aggregate, RankedMethod, RankedModel
 from lensaudit.results.reading import null
-from lensaudit.scores.stats import harmonic_mean
+from lensaudit.scores.means import harmonic_mean, mean_known
 
 EPS = 1e-12
 """On each term: a component of 0 gives about n * 1e-12, not 0."""
@@ -28,34 +27,6 @@ SCORES = (
     "overall",
     "overall_without_uds",
 )
-
-
-@dataclass(frozen=True)
-class Aggregate:
-    """The aggregates of one model; NaN where a part is missing, with the reason."""
-
-    model: str
-    method: str
-    epoch: str | None
-    uds: float
-    mem: float
-    """How little is memorised: of 1 - ES, 1 - EM, 1 - ParaProb, 1 - Truth Ratio."""
-    privacy_mia: float
-    """Of the four s_MIA."""
-    privacy: float
-    """Of `privacy_mia` and UDS."""
-    model_utility: float
-    """Of the nine utility parts."""
-    utility: float
-    """Of `model_utility` and fluency."""
-    utility_rel: float
-    """`utility` over that of the full model of the same epoch, at most 1."""
-    overall: float
-    """Of `mem`, `privacy` and `utility_rel`."""
-    overall_without_uds: float
-    """Of `mem`, `privacy_mia` and `utility_rel`."""
-    reasons: Mapping[str, str] = field(default_factory=dict)
-    """Aggregate -> why it is NaN."""
 
 
 def aggregated(values: Values, *, full: str = "full", fluency: bool = True) -> list[Aggregate]:
@@ -83,41 +54,48 @@ def aggregated(values: Values, *, full: str = "full", fluency: bool = True) -> l
         found, reasons = _aggregate(model, values, of_full, fluency=fluency)
         # the method that a name begins with
         method = model.rpartition("/")[2].partition("_")[0]
-        numbers = {name: found[name] for name in ("uds", *SCORES)}
-        rows.append(Aggregate(model, method, epoch, **numbers, reasons=reasons))
+        numbers = {name: null(found[name]) for name in ("uds", *SCORES)}
+        row = Aggregate(model=model, method=method, epoch=epoch, **numbers, reasons=reasons)
+        rows.append(row)
     return rows
 
 
-def ranking(rows: Sequence[Aggregate]) -> list[dict[str, Any]]:
+def ranking(rows: Sequence[Aggregate]) -> list[RankedMethod]:
     """Methods by their best Overall without UDS; models that no method made are left out.
 
     Of each its best configuration under each of the two Overalls, and its UDS.
     """
     methods = dict.fromkeys(row.method for row in rows if row.method not in ("full", "retain"))
-    ranked: list[dict[str, Any]] = []
+    ranked: list[RankedMethod] = []
     for method in methods:
         theirs = [row for row in rows if row.method == method]
-        depths = [row.uds for row in theirs if math.isfinite(row.uds)]
+        depths = [row.uds for row in theirs if row.uds is not None]
         ranked.append(
-            {
-                "method": method,
-                "n_models": len(theirs),
-                "best_without_uds": _best(theirs, "overall_without_uds"),
-                "best_with_uds": _best(theirs, "overall"),
-                "uds_mean": math.fsum(depths) / len(depths) if depths else None,
-                "uds_low": min(depths, default=None),
-                "uds_high": max(depths, default=None),
-            }
+            RankedMethod(
+                method=str(method),
+                n_models=len(theirs),
+                best_without_uds=_best(theirs, "overall_without_uds"),
+                best_with_uds=_best(theirs, "overall"),
+                uds_mean=mean_known(depths),
+                uds_low=min(depths, default=None),
+                uds_high=max(depths, default=None),
+            )
         )
-    none = {"overall_without_uds": -1.0}
-    return sorted(ranked, key=lambda one: -(one["best_without_uds"] or none)["overall_without_uds"])
+    return sorted(ranked, key=lambda one: -_score(one.best_without_uds))
 
 
-def _best(rows: Sequence[Aggregate], by: str) -> dict[str, Any] | None:
-    finite = [row for row in rows if math.isfinite(getattr(row, by))]
-    best = max(finite, key=lambda row: getattr(row, by), default=None)
+def _score(one: RankedModel | None) -> float:
+    """Overall without UDS; below every other where there is none."""
+    return -1.0 if one is None or one.overall_without_uds is None else one.overall_without_uds
+
+
+def _best(rows: Sequence[Aggregate], by: str) -> RankedModel | None:
+    known = [row for row in rows if getattr(row, by) is not None]
+    best = max(known, key=lambda row: getattr(row, by), default=None)
+    if best is None:
+        return None
     kept = ("model", "overall_without_uds", "overall", "uds")
-    return None if best is None else null({name: getattr(best, name) for name in kept})
+    return RankedModel(**{name: getattr(best, name) for name in kept})
 
 
 def _aggregate(

@@ -12,13 +12,13 @@ import itertools
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from lensaudit.errors import InputError, shortened
 from lensaudit.files import make_folder, read_json, write_csv, write_json
-from lensaudit.meta.aggregate import SCORES, aggregated, ranking
+from lensaudit.meta.aggregate import aggregated, ranking
 from lensaudit.meta.judging import Faithfulness, Stability, combined, on_common
 from lensaudit.meta.reading import (
     CATALOGUE,
@@ -31,44 +31,22 @@ from lensaudit.meta.reading import (
     read_values,
     with_s_mia,
 )
+from lensaudit.meta.records import FaithfulnessRecord, RobustnessRecord, read_judged
 from lensaudit.meta.settings import AggregateSettings, Attack, Form, MetaTableSettings
 from lensaudit.models.registry import DEMO
 from lensaudit.results.integrity import check_result
+from lensaudit.results.kinds.meta import Aggregate, Aggregates, MetaRow, MetaTable
 from lensaudit.results.manifest import MANIFEST, MANIFESTS, manifest
 from lensaudit.results.owner import check_free, claim
-from lensaudit.results.reading import Record, Share, checked, checked_as, need, null
+from lensaudit.results.reading import Record, Share, checked_as, document, null
 from lensaudit.settings import plain
 
 COMMAND = "meta"
 _KINDS = {"meta_table": "meta", "robustness-quantize": "robustness"}
 _KINDS |= {"robustness-relearn": "robustness"}
 """Name of a document -> the kind of its result, where that is another."""
-SCHEMA = 1
-"""Raised when a field changes its meaning."""
-COLUMNS = (
-    "metric",
-    "label",
-    "category",
-    "high_means",
-    "faithfulness",
-    "faithfulness_low",
-    "faithfulness_high",
-    "n_knows",
-    "n_forgot",
-    "quantization",
-    "n_quantization",
-    "relearning",
-    "n_relearning",
-    "robustness",
-    "overall",
-    "common_quantization",
-    "common_relearning",
-    "common_robustness",
-    "n_common_quantization",
-    "n_common_relearning",
-    "notes",
-)
-Document = dict[str, Any]
+COLUMNS = tuple(one.name for one in fields(MetaRow))
+"""Of the table of tables."""
 Lines = tuple[Sequence[str], list[list[Any]]]
 """Header and rows of a CSV file."""
 ATTACKS: tuple[Attack, ...] = ("quantize", "relearn")
@@ -88,20 +66,18 @@ class Sources:
 
 def faithfulness_document(
     results: Sequence[Faithfulness], knows: Sequence[str], forgot: Sequence[str], values: Values
-) -> Document:
+) -> FaithfulnessRecord:
     """Content of `faithfulness.json`."""
     keys = [one.metric for one in results]
-    return {
-        "kind": "faithfulness",
-        "schema": SCHEMA,
-        "pools": {"knows": list(knows), "forgot": list(forgot)},
-        "to_do": {m: values.why_not(m, "") for m in (*knows, *forgot) if values.is_to_do(m)},
-        "metrics": [asdict(one) for one in results],
-        "values": {
+    return FaithfulnessRecord(
+        pools={"knows": list(knows), "forgot": list(forgot)},
+        to_do={m: values.why_not(m, "") for m in (*knows, *forgot) if values.is_to_do(m)},
+        metrics=list(results),
+        values={
             model: {key: null(values.value(model, key)) for key in keys}
             for model in (*knows, *forgot)
         },
-    }
+    )
 
 
 def robustness_document(
@@ -112,21 +88,17 @@ def robustness_document(
     models: Sequence[str],
     thresholds: Mapping[str, float],
     conditions: Mapping[str, Any],
-) -> Document:
+) -> RobustnessRecord:
     """`robustness-quantize.json` or `robustness-relearn.json`."""
     common, rows = on_common(results)
-    return {
-        "kind": "robustness",
-        "schema": SCHEMA,
-        "attack": attack,
-        "form": form,
+    return RobustnessRecord(
+        attack=attack,
+        form=form,
         **conditions,
-        "models": list(models),
-        "common": list(common),
-        "metrics": [
-            asdict(replace(one, threshold=thresholds.get(str(one.threshold_of)))) for one in rows
-        ],
-    }
+        models=list(models),
+        common=list(common),
+        metrics=[replace(one, threshold=thresholds.get(str(one.threshold_of))) for one in rows],
+    )
 
 
 def read_sources(paths: Sequence[Path]) -> Sources:
@@ -146,34 +118,25 @@ def read_sources(paths: Sequence[Path]) -> Sources:
 
 
 def _read_into(found: Sources, path: Path) -> None:
-    check_result(path)
     content = read_json(path)
     kind = content.get("kind") if isinstance(content, dict) else None
     if kind == "faithfulness":
-        found.faithfulness.update(_rows(Faithfulness, content, path))
+        judged = read_judged(FaithfulnessRecord, path)
+        found.faithfulness.update({one.metric: one for one in judged.metrics})
     elif kind == "robustness":
-        attack = cast(Attack, content.get("attack"))
-        if attack not in ATTACKS:
-            raise InputError(f"{path}: attack is {attack!r}, wanted quantize or relearn")
-        found.robustness.setdefault(attack, {}).update(_rows(Stability, content, path))
-        found.forms[attack] = str(content.get("form"))
-        found.filters[attack] = str(content.get("filter"))
+        stable = read_judged(RobustnessRecord, path)
+        own = found.robustness.setdefault(stable.attack, {})
+        own.update({one.metric: one for one in stable.metrics})
+        found.forms[stable.attack] = str(stable.form)
+        found.filters[stable.attack] = str(stable.filter)
     elif isinstance(content, dict) and {"faithfulness", "robustness"} <= content.keys():
+        check_result(path)
         _published_into(found, content, path)
     else:
         raise InputError(
             f"{path}: wanted faithfulness.json, robustness-….json (`lensaudit meta`) or "
             "meta_eval.json"
         )
-
-
-def _rows(kind: type[Record], content: Document, path: Path) -> dict[str, Record]:
-    """The rows of a document of `lensaudit meta` by metric."""
-    need(content, path, "metrics")
-    rows = checked_as(list[dict[str, Any]], content["metrics"], f"{path}: metrics")
-    for at, row in enumerate(rows):
-        need(row, f"{path}: metrics.{at}", "metric")
-    return {str(row["metric"]): checked(kind, row, f"{path}: {row['metric']}") for row in rows}
 
 
 def _published_into(found: Sources, content: Mapping[str, Any], path: Path) -> None:
@@ -211,7 +174,7 @@ def read_thresholds(path: Path) -> dict[str, float]:
     return {key: row.threshold for key, row in rows.items() if row.threshold is not None}
 
 
-def run_aggregate(settings: AggregateSettings) -> dict[str, Any]:
+def run_aggregate(settings: AggregateSettings) -> Aggregates:
     """Aggregates of every model and the ranking of methods; the files, where a folder is named.
 
     Raises:
@@ -229,18 +192,13 @@ def run_aggregate(settings: AggregateSettings) -> dict[str, Any]:
     if not values.models:
         raise InputError(f"{', '.join(map(str, settings.results))}: no model has results")
     rows = aggregated(values, full=anchors["full"], fluency=not settings.no_fluency)
-    document = {
-        "kind": "aggregate",
-        "schema": SCHEMA,
-        "models": [null(asdict(row)) for row in rows],
-        "ranking": ranking(rows),
-    }
-    header = ["model", "method", "epoch", "uds", *SCORES, "reasons"]
+    record = Aggregates(models=rows, ranking=ranking(rows))
+    header = [one.name for one in fields(Aggregate)]
     lines = [
-        [*(one[name] for name in header[:-1]), "; ".join(map(": ".join, one["reasons"].items()))]
-        for one in document["models"]
+        [*(vars(one) | {"reasons": "; ".join(map(": ".join, one.reasons.items()))}).values()]
+        for one in record.models
     ]
-    return _kept(settings, "aggregate", document, (header, lines), started)
+    return _kept(settings, "aggregate", record, (header, lines), started)
 
 
 def _check_anchor(name: str, given: str | None, values: Values) -> None:
@@ -254,20 +212,15 @@ def _check_anchor(name: str, given: str | None, values: Values) -> None:
         )
 
 
-def run_table(settings: MetaTableSettings) -> dict[str, Any]:
+def run_table(settings: MetaTableSettings) -> MetaTable:
     """The table of tables; its files, where a folder is named."""
     _check_out(settings.out)
     started, sources = time.monotonic(), read_sources(settings.results)
-    document = {
-        "kind": "meta_table",
-        "schema": SCHEMA,
-        "forms": sources.forms,
-        "filters": sources.filters,
-        "metrics": table_rows(sources),
-    }
-    joined = [row | {"notes": "; ".join(row["notes"])} for row in document["metrics"]]
-    lines = [[*row.values()] for row in joined]
-    return _kept(settings, "meta_table", document, (COLUMNS, lines), started)
+    record = MetaTable(
+        forms={**sources.forms}, filters={**sources.filters}, metrics=table_rows(sources)
+    )
+    lines = [[*(vars(row) | {"notes": "; ".join(row.notes)}).values()] for row in record.metrics]
+    return _kept(settings, "meta_table", record, (COLUMNS, lines), started)
 
 
 def _check_out(out: Path | None) -> None:
@@ -279,24 +232,24 @@ def _check_out(out: Path | None) -> None:
 def _kept(
     settings: AggregateSettings | MetaTableSettings,
     name: str,
-    document: Document,
+    record: Record,
     table: Lines,
     started: float,
-) -> Document:
-    """The document, with its files written where a folder is named."""
+) -> Record:
+    """The record, with its files written where a folder is named."""
     if settings.out is not None:
         options = plain(settings, without=("out", "results"))
         inputs = {"results": [str(one) for one in settings.results]}
-        write_document(
-            settings.out, name, document, table, options=options, inputs=inputs, started=started
+        write_judged(
+            settings.out, name, record, table, options=options, inputs=inputs, started=started
         )
-    return document
+    return record
 
 
-def write_document(
+def write_judged(
     out: Path,
     name: str,
-    document: Mapping[str, Any],
+    record: Any,
     table: Lines,
     *,
     options: Mapping[str, Any],
@@ -304,17 +257,17 @@ def write_document(
     started: float,
     device: str = "none",
 ) -> Path:
-    """Write a document and its table into a folder, and a manifest of both; where the document is.
+    """Write a record and its table into a folder, and a manifest of both; where the record is.
 
     Raises:
         InputError: the folder holds files of this name that are another run's.
     """
-    files, record = (f"{name}.csv", f"{name}.json"), f"{MANIFESTS}/{name}/{MANIFEST}"
-    claim(out, f"{COMMAND} {name}", files, record)
-    make_folder((out / record).parent)
+    files, place = (f"{name}.csv", f"{name}.json"), f"{MANIFESTS}/{name}/{MANIFEST}"
+    claim(out, f"{COMMAND} {name}", files, place)
+    make_folder((out / place).parent)
     header, lines = table
     write_csv(out / files[0], header, lines)
-    path = write_json(out / files[1], document)
+    path = write_json(out / files[1], document(record))
     made = manifest(
         f"{COMMAND} {name}",
         kind=_KINDS.get(name, name),
@@ -323,11 +276,11 @@ def write_document(
         device=device,
         started=started,
     )
-    made.write(out, files, record)
+    made.write(out, files, place)
     return path
 
 
-def faithfulness_table(document: Document) -> Lines:
+def faithfulness_table(record: FaithfulnessRecord) -> Lines:
     """`faithfulness.csv`."""
     header = (
         *("metric", "label", "category", "high_means", "auc", "low", "high", "n_knows"),
@@ -335,34 +288,31 @@ def faithfulness_table(document: Document) -> Lines:
         *("excluded", "to_do", "reason"),
     )
     lines = []
-    for row in document["metrics"]:
-        low, high = row["interval_95"] or (None, None)
-        own = {"low": low, "high": high, "accuracy": row["threshold_accuracy"]}
-        names = {key: " ".join(row[key]) for key in ("excluded", "to_do")}
-        lines.append([{**row, **own, **names}[name] for name in header])
+    for row in record.metrics:
+        low, high = row.interval_95 or (None, None)
+        own = {"low": low, "high": high, "accuracy": row.threshold_accuracy}
+        names = {"excluded": " ".join(row.excluded), "to_do": " ".join(row.to_do)}
+        lines.append([{**vars(row), **own, **names}[name] for name in header])
     return header, lines
 
 
-def robustness_table(document: Document) -> Lines:
+def robustness_table(record: RobustnessRecord) -> Lines:
     """`robustness-quantize.csv` or `robustness-relearn.csv`."""
     header = (
         *("metric", "label", "category", "value", "n", "n_utility", "n_candidates"),
         *("common_value", "n_common", "threshold", "retain_shift", "reason"),
     )
-    return header, [[row[name] for name in header] for row in document["metrics"]]
+    return header, [[getattr(row, name) for name in header] for row in record.metrics]
 
 
-def table_rows(sources: Sources) -> list[Document]:
-    """Every metric of any source, the best Overall first, those without one last.
-
-    A row has `COLUMNS`; null where there is no number, and then a note says why.
-    """
+def table_rows(sources: Sources) -> list[MetaRow]:
+    """Every metric of any source, the best Overall first, those without one last."""
     keys = dict.fromkeys(itertools.chain(sources.faithfulness, *sources.robustness.values()))
     rows = [_row(key, sources) for key in keys]
-    return sorted(rows, key=lambda row: math.inf if row["overall"] is None else -row["overall"])
+    return sorted(rows, key=lambda row: math.inf if row.overall is None else -row.overall)
 
 
-def _row(key: str, sources: Sources) -> Document:
+def _row(key: str, sources: Sources) -> MetaRow:
     metric = CATALOGUE.get(key, JudgedMetric(key, key, "other", key, "knows"))
     faith = sources.faithfulness.get(key, Faithfulness(metric=key, reason="no faithfulness result"))
     quantize, relearn = (
@@ -374,23 +324,23 @@ def _row(key: str, sources: Sources) -> Document:
     robustness = combined(quantize.value, relearn.value)
     low, high = faith.interval.ends or (None, None)
     found = {"faithfulness": faith, "quantize": quantize, "relearn": relearn}
-    row = metric.named | {
-        "faithfulness": faith.auc,
-        "faithfulness_low": low,
-        "faithfulness_high": high,
-        "n_knows": faith.n_knows,
-        "n_forgot": faith.n_forgot,
-        "quantization": quantize.value,
-        "n_quantization": quantize.n,
-        "relearning": relearn.value,
-        "n_relearning": relearn.n,
-        "robustness": robustness,
-        "overall": combined(faith.auc, robustness),
-        "common_quantization": quantize.common_value,
-        "common_relearning": relearn.common_value,
-        "common_robustness": combined(quantize.common_value, relearn.common_value),
-        "n_common_quantization": quantize.n_common,
-        "n_common_relearning": relearn.n_common,
-        "notes": [f"{name}: {one.reason}" for name, one in found.items() if one.reason],
-    }
-    return {column: null(row[column]) for column in COLUMNS}
+    return MetaRow(
+        **metric.named,
+        faithfulness=faith.auc,
+        faithfulness_low=low,
+        faithfulness_high=high,
+        n_knows=faith.n_knows,
+        n_forgot=faith.n_forgot,
+        quantization=quantize.value,
+        n_quantization=quantize.n,
+        relearning=relearn.value,
+        n_relearning=relearn.n,
+        robustness=null(robustness),
+        overall=null(combined(faith.auc, robustness)),
+        common_quantization=quantize.common_value,
+        common_relearning=relearn.common_value,
+        common_robustness=null(combined(quantize.common_value, relearn.common_value)),
+        n_common_quantization=quantize.n_common,
+        n_common_relearning=relearn.n_common,
+        notes=[f"{name}: {one.reason}" for name, one in found.items() if one.reason],
+    )

@@ -30,8 +30,8 @@ from lensaudit.meta.settings import Attack, Filter, Form
 from lensaudit.results.reading import Number, Share, Whole
 from lensaudit.scores.areas import auc_limits
 from lensaudit.scores.estimate import Estimate
+from lensaudit.scores.means import harmonic_mean
 from lensaudit.scores.separation import auc, best_threshold
-from lensaudit.scores.stats import harmonic_mean
 
 EPS = 1e-6
 """Of the symmetric forms; gnueaj/unlearning-depth-score plot_quant_symmetric.py."""
@@ -303,7 +303,7 @@ class Faithfulness:
     threshold: Number | None = None
     """On the metric's own values; null while a model is to do."""
     threshold_accuracy: Share | None = None
-    histogram: Mapping[str, tuple[Number, ...]] | None = None
+    histogram: Mapping[str, tuple[Whole | Number, ...]] | None = None
     """`edges` of bins, and how many values of each pool lie in each, as the metric gives them."""
     excluded: Mapping[str, str] = field(default_factory=dict)
     """Model -> why it has no value of this metric."""

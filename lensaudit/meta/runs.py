@@ -39,7 +39,7 @@ from lensaudit.meta.documents import (
     read_thresholds,
     robustness_document,
     robustness_table,
-    write_document,
+    write_judged,
 )
 from lensaudit.meta.judging import check_pools, faithfulness, left, stability, usable
 from lensaudit.meta.reading import (
@@ -62,6 +62,7 @@ from lensaudit.meta.reading import (
     short_name,
     with_s_mia,
 )
+from lensaudit.meta.records import FaithfulnessRecord, RobustnessRecord
 from lensaudit.meta.settings import Attack, FaithfulnessSettings, RobustnessSettings
 from lensaudit.models.checkpoint import open_checkpoint
 from lensaudit.models.registry import (
@@ -276,7 +277,7 @@ class MetaRun:
     def write(
         self,
         name: str,
-        document: Mapping[str, Any],
+        record: Any,
         table: Lines,
         options: Mapping[str, Any],
         started: float,
@@ -286,10 +287,10 @@ class MetaRun:
     ) -> Path:
         """Write a judgement, its table and its manifest; where the judgement is."""
         own = {"metrics": [one.key for one in self.metrics], "full": self.full}
-        return write_document(
+        return write_judged(
             self.out,
             name,
-            document,
+            record,
             table,
             options={**options, **own, "retain": self.retain, "fluency": fluency},
             inputs={"results": [], "weights": {}} | inputs,
@@ -330,7 +331,7 @@ def prepare_faithfulness(settings: FaithfulnessSettings, notice: Notice) -> Meta
     return how
 
 
-def run_faithfulness(settings: FaithfulnessSettings, how: MetaRun) -> Path:
+def run_faithfulness(settings: FaithfulnessSettings, how: MetaRun) -> FaithfulnessRecord:
     """Faithfulness of every metric: faithfulness.json, written with its .csv and a manifest.
 
     Raises:
@@ -341,16 +342,17 @@ def run_faithfulness(settings: FaithfulnessSettings, how: MetaRun) -> Path:
     values = how.before(settings.results)
     check_pools(knows, forgot, values)
     found = [faithfulness(one, knows, forgot, values) for one in how.metrics]
-    document = faithfulness_document(found, knows, forgot, values)
-    return how.write(
+    record = faithfulness_document(found, knows, forgot, values)
+    how.write(
         "faithfulness",
-        document,
-        faithfulness_table(document),
+        record,
+        faithfulness_table(record),
         {"knows": list(knows), "forgot": list(forgot)},
         started,
         results=[str(one) for one in settings.results],
         weights=dict(values.weights),
     )
+    return record
 
 
 def prepare_robustness(settings: RobustnessSettings, notice: Notice) -> MetaRun:
@@ -374,7 +376,7 @@ def prepare_robustness(settings: RobustnessSettings, notice: Notice) -> MetaRun:
     return _prepared({"source": models}, settings, notice, measuring=wanted)
 
 
-def run_robustness(settings: RobustnessSettings, how: MetaRun) -> Path:
+def run_robustness(settings: RobustnessSettings, how: MetaRun) -> RobustnessRecord:
     """Robustness of every metric to one attack: robustness-<attack>.json, with .csv and manifest.
 
     Only models that some metric can use are attacked.
@@ -389,7 +391,7 @@ def run_robustness(settings: RobustnessSettings, how: MetaRun) -> Path:
     everyone = replace(how, names=(*models, how.full, how.retain))
     values = everyone.before(settings.before, "before", extra if by != "none" else ())
     rows = aggregated(values, full=how.full, fluency=fluency)
-    utility = {row.model: row.utility_rel for row in rows}
+    utility = {row.model: row.utility_rel for row in rows if row.utility_rel is not None}
     chosen = [
         usable(
             one,
@@ -413,7 +415,7 @@ def run_robustness(settings: RobustnessSettings, how: MetaRun) -> Path:
         for one, row in zip(how.metrics, chosen, strict=True)
     ]
     conditions = {"filter": by, "retain": how.retain}
-    document = robustness_document(
+    record = robustness_document(
         found,
         attack,
         form=settings.form,
@@ -421,19 +423,20 @@ def run_robustness(settings: RobustnessSettings, how: MetaRun) -> Path:
         thresholds=thresholds,
         conditions=conditions,
     )
-    return how.write(
+    how.write(
         f"robustness-{attack}",
-        document,
-        robustness_table(document),
+        record,
+        robustness_table(record),
         {"attack": attack, "form": settings.form, "models": list(models), **conditions},
         started,
         fluency=fluency,
     )
+    return record
 
 
-def unfinished(document: Mapping[str, Any], folder: Path) -> PartialError | None:
+def unfinished(record: FaithfulnessRecord | RobustnessRecord, folder: Path) -> PartialError | None:
     """The error that names what is to do."""
-    to_do = {model: why for one in document["metrics"] for model, why in one["to_do"].items()}
+    to_do = {model: why for one in record.metrics for model, why in one.to_do.items()}
     if not to_do:
         return None
     lines = [f"{name} ({why.removeprefix('to do: ')})" for name, why in to_do.items()]

@@ -1,7 +1,7 @@
 """Is the rest of the model intact? And does it still write like one?"""
 
 from lensaudit.metrics.registry import MetricContext, MetricResult, Read, mean_of, metric, unscored
-from lensaudit.scores.stats import harmonic_mean
+from lensaudit.scores.means import harmonic_mean
 
 PARTS = (
     "retain_Q_A_Prob",

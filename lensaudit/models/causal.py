@@ -1,6 +1,5 @@
 """A checkpoint as a plain Hugging Face model, its adapter merged, before any bridge."""
 
-import hashlib
 from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
@@ -8,8 +7,6 @@ from typing import Any
 
 import torch
 import transformers
-from jaxtyping import Float
-from torch import Tensor
 
 from lensaudit.errors import InputError
 from lensaudit.models.adapter import WEIGHTS, peft_for, trained_on
@@ -198,17 +195,3 @@ def _logits(model: Any) -> torch.Tensor:
     tokens = torch.linspace(0, len(model.get_input_embeddings().weight) - 1, 16).long().unsqueeze(0)
     with torch.no_grad():
         return model.eval()(input_ids=tokens).logits
-
-
-def readout_rows(model: Any) -> Float[Tensor, "token d_model"]:
-    """The readout of a causal model, a row for each token."""
-    return model.get_output_embeddings().weight.detach()
-
-
-def memory_hash(model: torch.nn.Module) -> str:
-    """Content hash of weights and buffers in memory, by name."""
-    found = hashlib.sha256()
-    for name, one in sorted(model.state_dict().items()):
-        found.update(f"{name} {one.dtype} {tuple(one.shape)}".encode())
-        found.update(one.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
-    return f"memory:{found.hexdigest()}"

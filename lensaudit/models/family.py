@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from lensaudit.models.checkpoint import Checkpoint, in_role, open_checkpoint, place_of
 from lensaudit.models.hashing import looking
 from lensaudit.models.registry import default_anchor, load_registry, resolve
-from lensaudit.results.roles import check_roles, without_ends
+from lensaudit.results.brought import without_ends
+from lensaudit.results.roles import check_roles
 from lensaudit.settings import Place
 
 

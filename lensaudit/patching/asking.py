@@ -39,7 +39,7 @@ Prompts = Mapping[Way, Mapping[int, Ids]]
 
 
 @dataclass
-class Questions:
+class DirectQuestions:
     """The facts that the models of a session are asked, and what each says."""
 
     session: Session
@@ -170,7 +170,7 @@ class Questions:
         for dtype in self.types(source):
             apart = session.apart(dtype=dtype)
             try:
-                told = Questions(apart, self._prompts, self._stops)._given(source).values()
+                told = DirectQuestions(apart, self._prompts, self._stops)._given(source).values()
                 said = float(apart.answers(source, rows)[1].double().mean())
             except (InputError, WorkError) as error:
                 session.notice(f"{source.spec.name}: not asked in {dtype}: {error}")
@@ -195,7 +195,7 @@ class Questions:
         sources = {one.weights: one for one in session.sources.values()}.values()
         asked += [(one, dtype) for one in sources for dtype in self.types(one)]
         known = {
-            dtype: Questions(session.planning(dtype=dtype), self._prompts, self._stops)
+            dtype: DirectQuestions(session.planning(dtype=dtype), self._prompts, self._stops)
             for dtype in dict.fromkeys(dtype for _, dtype in asked)
         }
         for one, dtype in asked:
@@ -271,9 +271,9 @@ class Questions:
         return self._prompts[one.tokenizer]
 
 
-def questions_of(session: Session) -> Questions | None:
+def questions_of(session: Session) -> DirectQuestions | None:
     """What the models of a session are asked; None: nothing is to be asked."""
-    return Questions(session) if session.settings.ask == "greedy" else None
+    return DirectQuestions(session) if session.settings.ask == "greedy" else None
 
 
 WAYS: Mapping[Way, str] = {"question": "as a question", "chat": "in the chat template"}

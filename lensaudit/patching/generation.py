@@ -7,7 +7,6 @@ continue it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -86,15 +85,6 @@ def shared_out(
         past.batch_select_indices(rows)
     everyone = torch.arange(len(rows), device=rows.device)
     return Running(everyone, whole.tokens[rows, -1:], whole.mask[rows], past)
-
-
-@dataclass(frozen=True)
-class Continuation:
-    """What `full` says with one layer patched."""
-
-    layer: int | None
-    """None: not patched."""
-    text: str
 
 
 def patched_rows(

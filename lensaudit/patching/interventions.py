@@ -1,7 +1,7 @@
 """Edits of the residual stream: pure functions, installed by `bridge.intervening` alone."""
 
 from jaxtyping import Bool, Float, Int
-from torch import Tensor, where, zeros_like
+from torch import Tensor, where
 
 from lensaudit.settings import Where
 from lensaudit.types import Intervention, PosMask, Resid
@@ -26,19 +26,9 @@ def add(
     """
 
     def intervention(resid: Resid) -> Resid:
-        return _where(mask, resid + (strength * direction.float()).to(resid), resid)
+        return within(mask, resid + (strength * direction.float()).to(resid), resid)
 
     return intervention
-
-
-def strength_of(ratio: float, direction: Float[Tensor, " d_model"], *, resid_norm: float) -> float:
-    """The strength at which what is added is `ratio` times as long as the stream.
-
-    >>> from torch import ones
-    >>> strength_of(0.5, ones(4), resid_norm=8.0)  # 0.5 * 8 / 2
-    2.0
-    """
-    return ratio * resid_norm / float(direction.float().norm())
 
 
 def mask_of(
@@ -79,26 +69,6 @@ def project_out(
     return clamp(direction, to=0.0, mask=mask)
 
 
-def project_out_span(
-    basis: Float[Tensor, "rank d_model"],
-    *,
-    centre: Float[Tensor, " d_model"] | None = None,
-    mask: PosMask | None = None,
-) -> Intervention:
-    """Ablation of the components along the orthonormal rows of `basis`. Idempotent.
-
-    With a `centre` they become those of the centre, which stays nearer to what the model has seen.
-    """
-
-    def intervention(resid: Resid) -> Resid:
-        wide, axes = resid.float(), basis.float().to(resid.device)
-        middle = zeros_like(axes[0]) if centre is None else centre.float().to(resid.device)
-        removed = (wide - middle) @ axes.T @ axes
-        return _where(mask, (wide - removed).to(resid.dtype), resid)
-
-    return intervention
-
-
 def clamp(
     direction: Float[Tensor, " d_model"],
     *,
@@ -116,10 +86,11 @@ def clamp(
         component = wide @ unit.to(wide.device)
         wanted = to.to(component).unsqueeze(1) if isinstance(to, Tensor) else to
         shift = (wanted - component).unsqueeze(-1) * unit.to(wide.device)
-        return _where(mask, (wide + shift).to(resid.dtype), resid)
+        return within(mask, (wide + shift).to(resid.dtype), resid)
 
     return intervention
 
 
-def _where(mask: PosMask | None, edited: Resid, resid: Resid) -> Resid:
+def within(mask: PosMask | None, edited: Resid, resid: Resid) -> Resid:
+    """The edited stream where the mask holds, the stream as it was elsewhere."""
     return edited if mask is None else where(mask.unsqueeze(-1), edited, resid)

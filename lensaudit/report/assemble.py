@@ -24,6 +24,7 @@ from lensaudit.report.shelf import (
     paired,
 )
 from lensaudit.results.kinds.eval import EvaluationResult, answers_in
+from lensaudit.results.kinds.meta import Aggregate
 from lensaudit.results.kinds.patch import PatchRun, Texts, is_filled, read_patch
 from lensaudit.results.locate import WANTED, Found, LeftOut, locate
 from lensaudit.results.manifest import AUDIT_MANIFEST, NOT_ASKED, signed_object
@@ -54,7 +55,7 @@ class Document:
     meta: list[Mapping[str, Any]] = field(default_factory=list)
     steering: list[Mapping[str, Any]] = field(default_factory=list)
     attacks: list[dict[str, Any]] = field(default_factory=list)
-    aggregates: list[Mapping[str, Any]] = field(default_factory=list)
+    aggregates: list[Aggregate] = field(default_factory=list)
     curves: list[Mapping[str, Any]] = field(default_factory=list)
     beside: list[Mapping[str, Any]] = field(default_factory=list)
     """Manifests of results that are neither patch runs nor evaluations."""

@@ -10,9 +10,10 @@ from lensaudit.results.kinds.curve import SERIES, points_of
 from lensaudit.results.kinds.know import bits_beside, matrix_beside
 from lensaudit.results.kinds.rtt import CONDITIONS, RATIOS, RttRecord
 from lensaudit.results.kinds.sample import hits_beside
+from lensaudit.results.kinds.steering import LayerSweep
 from lensaudit.results.kinds.worst import evidence_beside
 from lensaudit.results.locate import Found, Kind
-from lensaudit.results.reading import JsonObject, brief, checked_as, part
+from lensaudit.results.reading import brief
 from lensaudit.scores.estimate import Estimate
 
 MOST_SAID = 3
@@ -135,33 +136,23 @@ _HEADER = (
 
 
 def _steering(found: Found) -> dict[str, Any]:
-    """A trait steering evaluation, or a sweep over layers."""
-    content = found.record
-    what = "layers" if "layers" in content else "coefficients"
-    points = checked_as(dict[str, dict[str, Any]], content[what], f"{found.path}: {what}")
-    coherent = part(content, "coherence")
-    listed = [_point(key, one, part(coherent, key), found) for key, one in points.items()]
+    """A trait steering evaluation, or a sweep over layers: scores and coherence by setting."""
+    record, point = found.record, ("mean", "ci95", "ci95_why", "n", "n_invalid")
+    kind = "layers" if isinstance(record, LayerSweep) else "coefficients"
+    held = {key: one.get("mean") for key, one in getattr(record, "coherence", {}).items()}
+    points = [
+        {
+            "x": float(key),
+            **_fields(one, *point),
+            "coherence": getattr(one, "coherence_mean", held.get(key)),
+        }
+        for key, one in getattr(record, kind).items()
+    ]
+    head = {name: getattr(record, name, None) for name in _HEADER}
     return {
-        "kind": what,
-        "head": {name: content[name] for name in _HEADER if content.get(name) is not None},
-        "points": sorted(listed, key=lambda point: point["x"]),
-    }
-
-
-def _point(key: str, one: JsonObject, coherence: JsonObject, found: Found) -> dict[str, Any]:
-    """Score and coherence at one coefficient or layer; null where nothing could be judged."""
-    try:
-        x = float(key)
-    except ValueError as error:
-        raise InputError(f"{found.path}: {key[:40]!r} is no coefficient or layer") from error
-    return {
-        "x": x,
-        "mean": one.get("mean", one.get("trait_mean")),
-        "ci95": one.get("ci95"),
-        "ci95_why": one.get("ci95_why"),
-        "n": one.get("n"),
-        "n_invalid": one.get("n_invalid"),
-        "coherence": coherence.get("mean", one.get("coherence_mean")),
+        "kind": kind,
+        "head": {name: value for name, value in head.items() if value is not None},
+        "points": sorted(points, key=lambda point: point["x"]),
     }
 
 
@@ -195,13 +186,8 @@ def _curve(found: Found) -> dict[str, Any]:
 
 def _meta(found: Found) -> dict[str, Any]:
     """The table of the meta-evaluation: one row per metric."""
-    joined = [
-        {**row, "notes": "; ".join(map(str, row["notes"]))}
-        if isinstance(row.get("notes"), list)
-        else row
-        for row in found.record.metrics
-    ]
-    return {"rows": joined}
+    rows = found.record.metrics
+    return {"rows": [{**vars(row), "notes": "; ".join(row.notes)} for row in rows]}
 
 
 def _effort(found: Found) -> dict[str, Any]:

@@ -15,9 +15,10 @@ from lensaudit.groups import unit_of
 from lensaudit.models.registry import shipped
 from lensaudit.report.packing import floats, shares, stepped
 from lensaudit.results.kinds.eval import EvaluationResult, MetricResult
+from lensaudit.results.kinds.meta import Aggregate
 from lensaudit.results.kinds.patch import PatchRun
 from lensaudit.results.manifest import MANIFEST, signed_object
-from lensaudit.results.reading import JsonObject, Number, checked_as, part
+from lensaudit.results.reading import part
 from lensaudit.results.sentences import by_rule
 from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.intervals import clustered_mean
@@ -79,7 +80,7 @@ class PageModel:
 def models_of(
     runs: Sequence[PatchRun],
     evals: Mapping[str, EvaluationResult],
-    aggregates: Sequence[JsonObject],
+    aggregates: Sequence[Aggregate],
     verdicts: Verdicts,
 ) -> dict[str, PageModel]:
     """Weights -> the model, of every one that any result names.
@@ -97,22 +98,22 @@ def models_of(
         # what names no weights is of a model of that name, if there is one
         if one.weights not in names and one.source not in names.values():
             names[one.weights], folders[one.weights] = one.source, one.folders[0]
-    rows = {str(row["model"]): row for row in aggregates}
+    rows = {row.model: row for row in aggregates}
     names |= {f"name {name}": name for name in rows if name not in names.values()}
     measured = {one.weights: one for one in judged if one.measured}
     shown, manifests, found = told_names(names, folders), count(len(runs)), {}
     for weights, name in names.items():
-        row, run, spec = rows.get(name, {}), evals.get(weights), shipped().get(name)
+        row, run, spec = rows.get(name), evals.get(weights), shipped().get(name)
         end = verdicts.end(weights, name)
         role = ROLES[end] if end else spec and spec.role
         method = spec.method if spec else method_in(Path(name))
         known = None if role in ANCHORS else measured.get(weights)
         epoch = spec and _EPOCH.search(spec.alias_of or spec.name)
-        digits = "".join(filter(str.isdigit, str(row.get("epoch") or "")))
+        digits = "".join(filter(str.isdigit, str(row and row.epoch)))
         found[weights] = PageModel(
             name=name,
             label=shown[weights],
-            method=method or (None if role in ANCHORS else row.get("method")),
+            method=method or (None if role in ANCHORS or row is None else row.method),
             epoch=epoch[1] if epoch else digits or None,
             role=role,
             metrics=_metrics(row, run, [one for one in runs if one.weights == weights]),
@@ -142,15 +143,14 @@ def told_names(names: Mapping[str, str], folders: Mapping[str, Path]) -> dict[st
 
 
 def _metrics(
-    row: JsonObject, run: EvaluationResult | None, patched: Sequence[PatchRun]
+    row: Aggregate | None, run: EvaluationResult | None, patched: Sequence[PatchRun]
 ) -> dict[str, list[Any]]:
     """Metrics of a model: aggregates, of its evaluation, and what `patch` measured beside it."""
-    reasons = part(row, "reasons")
-    found = {}
-    for name in AGGREGATES:
-        if name in row:
-            value = checked_as(Number | None, row[name], f"aggregate of {row['model']}: {name}")
-            found[name] = _listed(Estimate(value, n=0, why=reasons.get(name)), 0)
+    found = {
+        name: _listed(Estimate(getattr(row, name), n=0, why=row.reasons.get(name)), 0)
+        for name in AGGREGATES
+        if row is not None
+    }
     for name, entry in (run.entries if run else {}).items():
         found[name] = _listed(entry, entry.n_unscored)
     for one in patched:
@@ -169,7 +169,7 @@ def _listed(one: Estimate, n_unscored: int) -> list[Any]:
 
 
 def kinds_of(
-    runs: Sequence[EvaluationResult], aggregates: Sequence[JsonObject]
+    runs: Sequence[EvaluationResult], aggregates: Sequence[Aggregate]
 ) -> list[Mapping[str, Any]]:
     """Every metric once; a log that says its direction wins over one that does not."""
     known: dict[str, MetricResult] = {}
@@ -180,7 +180,7 @@ def kinds_of(
     told = {name: (one.family, one.high_means, one.source) for name, one in known.items()} | {
         name: ("aggregate", high, "lensaudit meta aggregate")
         for name, high in AGGREGATES.items()
-        if name not in known and any(name in row for row in aggregates)
+        if name not in known and aggregates
     }
     kinds = [
         {"name": name, "family": family, "high_means": high, "source": source}

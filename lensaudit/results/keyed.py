@@ -15,7 +15,7 @@ from typing import Any
 
 from lensaudit.errors import InputError
 from lensaudit.files import make_folder, write_bytes, write_json
-from lensaudit.progress import Notice, unheard
+from lensaudit.progress import FolderRemark, Notice, unheard
 from lensaudit.results.integrity import answered_for, misfits
 from lensaudit.results.manifest import (
     BEGUN,
@@ -55,6 +55,11 @@ def seal(folder: Path, made: Manifest, *, key: str, files: Iterable[str]) -> Pat
 def held(folder: Path) -> str:
     """What is said where a run is asked again."""
     return f"{folder} holds this run already"
+
+
+def nothing_to_do(folder: Path) -> FolderRemark:
+    """What is said where a run is asked again and its result is read."""
+    return FolderRemark(f"{held(folder)}; nothing to do")
 
 
 def finished(folder: Path, key: str, command: str, name: str = MANIFEST) -> bool:
@@ -126,11 +131,11 @@ class RunFolder:
         what = other.partition("; ")[0]
         if not self.named:
             own = usual.with_name(f"{usual.name}-{self.key[:8]}")
-            self.tell(f"{usual}: {what}; {GOES} {own}")
+            self.tell(FolderRemark(f"{usual}: {what}; this run goes to {own}"))
             return own
         if not (self.force and self._is_of_command):
             raise InputError(f"{usual}: {other}")
-        self.tell(f"{usual}: {what}; {REPLACED}")
+        self.tell(FolderRemark(f"{usual}: {what}; it is replaced"))
         return usual
 
     @cached_property
@@ -164,9 +169,6 @@ class RunFolder:
             for one in answered_for(self.path / MANIFEST):
                 one.unlink(missing_ok=True)
         return begin(self.path, self.key, self.command)
-
-
-GOES, REPLACED = "this run goes to", "it is replaced"
 
 
 def in_folder(
@@ -205,7 +207,7 @@ def in_folder(
     path = out / "summary.json"
     if run.is_done:
         if not fresh:
-            notice(f"{held(out)}; nothing to do")
+            notice(nothing_to_do(out))
             return read_as(record, path)
         computed()
     run.begin()

@@ -186,7 +186,7 @@ def _json_kind(path: Path) -> Kind | None:
     named = NAMES.get(path.name)
     with path.open("rb") as stream:
         start = stream.read(4096)
-    says_something = b'"schema"' in start or b'"kind"' in start
+    says_something = any(word in start for word in (b'"schema"', b'"kind"', b'"judge"'))
     if named == "eval" or (named is None and not says_something):
         return named
     try:
@@ -198,7 +198,7 @@ def _json_kind(path: Path) -> Kind | None:
         return "rtt" if isinstance(first, dict) and "study_id" in first else named
     told = [str(content.get(field, "")).partition("/")[0] for field in ("kind", "schema")]
     kinds: list[Kind] = [SAID[one] for one in told if one in SAID]
-    return kinds[0] if kinds else named
+    return kinds[0] if kinds else "judge" if "log_digest" in content else named
 
 
 def _csv_kind(path: Path) -> Kind | None:

@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeVar
 from lensaudit.errors import InputError
 from lensaudit.files import files_below, read_bytes, remove_files
 from lensaudit.partials import is_partial
-from lensaudit.progress import Notice, unheard
+from lensaudit.progress import FolderRemark, Notice, unheard
 from lensaudit.results.integrity import answered_for, check_whole, misfits
 from lensaudit.results.kinds.patch import SCORES
 from lensaudit.results.ledger_check import is_ledger
@@ -262,7 +262,12 @@ def tell_replaced(
         for one, (old, new) in _unlike(said, asked).items():
             if _weight(one) == "explains":
                 why = f"{one.partition('.')[2]}: {_short(old)}, here {_short(new)}"
-                return tell(f"{folder}: held the result of another run ({why}); it is replaced")
+                tell(
+                    FolderRemark(
+                        f"{folder}: held the result of another run ({why}); it is replaced"
+                    )
+                )
+                return
 
 
 def remove(run: Run, *, dry_run: bool = False) -> int:

@@ -35,17 +35,6 @@ def label_logprob(
     return wide.gather(-1, labels.unsqueeze(-1)).squeeze(-1) - wide.logsumexp(-1)
 
 
-def label_rank(
-    logits: Float[Tensor, "row d_vocab"], labels: Int[Tensor, " row"]
-) -> Int[Tensor, " row"]:
-    """How many tokens are more likely than each row's label: 0 is the first choice.
-
-    >>> label_rank(torch.tensor([[0.0, 2.0, 1.0]]), torch.tensor([2]))
-    tensor([1])
-    """
-    return (logits > logits.gather(-1, labels.unsqueeze(-1))).sum(-1)
-
-
 def mean_per_example(
     values: Float[Tensor, " row"], example: Int[Tensor, " row"], n_examples: int
 ) -> Float[Tensor, " batch"]:

@@ -9,7 +9,6 @@ limits of Clopper and Pearson (1934).
 """
 
 import math
-from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 
@@ -100,30 +99,6 @@ def _resolved(rows: NDArray[np.float64], bounds: tuple[float, float] | None) -> 
     """Rows of a scale without what no float32 sum can tell from rounding: it is no spread."""
     scale = 1.0 if bounds is None else bounds[1] - bounds[0]
     return rows if bounds is None else (rows / scale).round(_DIGITS) * scale
-
-
-def clustered_excess(
-    own: Values, others: Values, groups: Sequence[Hashable], *, unit: str = "author"
-) -> Estimate:
-    """Mean of own - others over rows of [0, 1] that both were asked, rows of a group being alike.
-
-    Where every group has the same difference, as where all rows come out of one and none of the
-    other, nothing is seen of the spread: the limits are then those of counts, see `exact_excess`.
-
-    >>> found = clustered_excess([1.0] * 8, [0.0] * 8, [*range(8)])
-    >>> found.value, 0.4 < found.low < found.high
-    (1.0, True)
-
-    Raises:
-        ValueError: another number of labels than rows, or a value outside [0, 1].
-    """
-    mine, its = column(own, groups), column(others, groups)
-    paired = clustered_mean(mine - its, groups, bounds=(-1.0, 1.0), unit=unit)
-    sizes = Counter(groups).values()
-    if paired.ends is not None or len(sizes) < FEWEST_GROUPS:
-        return paired
-    typical = sum(size * size for size in sizes) / len(mine)
-    return exact_excess(float(mine.sum()), float(its.sum()), len(mine), typical)[0]
 
 
 def clustered_ratio(

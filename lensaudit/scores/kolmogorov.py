@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from scipy.special import gammaln
 
-from lensaudit.scores.stats import SMALLEST_P, Values, joined
+from lensaudit.scores.means import SMALLEST_P
+from lensaudit.scores.stats import Values, joined
 
 
 @dataclass(frozen=True)

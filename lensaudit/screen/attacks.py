@@ -11,7 +11,7 @@ from lensaudit.attacks.rtt.data import MEANINGS as DEFECTS
 from lensaudit.attacks.rtt.log import MEANINGS as CONDITIONS
 from lensaudit.results.kinds.effort import EffortArm, EffortRecord
 from lensaudit.results.kinds.know import KnowRecord
-from lensaudit.results.kinds.relearn import Shift
+from lensaudit.results.kinds.relearn import ScoreChange
 from lensaudit.results.kinds.rtt import RttRecord
 from lensaudit.results.kinds.sample import SampleRecord
 from lensaudit.results.kinds.worst import WorstRecord
@@ -130,7 +130,7 @@ def of_know(run: KnowRecord) -> Iterator[Part]:
         yield f"  {run.not_asked}; each fact's reason is in facts.csv"
 
 
-def of_recovery(shifts: Sequence[Shift]) -> Iterator[Part]:
+def of_recovery(shifts: Sequence[ScoreChange]) -> Iterator[Part]:
     """Table of recovery, a line a model."""
     names = list(shifts[0].before)
     yield table(

@@ -1,6 +1,6 @@
 """What patching found: depth or exact match by layer, verdicts, the demo, collateral."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from lensaudit.results.sentences import by_rule
 from lensaudit.screen.cells import brackets, interval, number, profile
 from lensaudit.screen.tables import Part, dim, styled, table
 from lensaudit.settings import COUNTERFACTUAL
-from lensaudit.verdict.collect import Verdicts, keeps_line
+from lensaudit.verdict.collect import Keeps, Verdicts
 from lensaudit.verdict.decide import WORDS, headline, said, with_limits
 from lensaudit.verdict.thresholds import ADDED_FROM, READABLE_BELOW
 
@@ -450,3 +450,14 @@ def comparison_of(results: Sequence["PatchResult"]) -> list[Sequence[Any]]:
     except ValueError as error:
         raise InputError(f"{file}: holds other rows than pairs of these models") from error
     return found
+
+
+def keeps_line(source: str, found: Iterable[Keeps]) -> str | None:
+    """One line for a model; None where nothing was measured beside `full`."""
+    told = ", ".join(one.told for one in found)
+    return f"{source} keeps {told}" if told else None
+
+
+def keeps_of(document: Mapping[str, Mapping[str, float]]) -> list[Keeps]:
+    """What `keeps_document` wrote."""
+    return [Keeps(metric, one["value"], one["full"]) for metric, one in document.items()]

@@ -1,7 +1,7 @@
 """Metrics of an evaluation or of a judge: a row each, and what has no value."""
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from lensaudit.metrics.registry import all_metrics
 from lensaudit.screen.cells import brief, interval, no_interval
@@ -9,6 +9,7 @@ from lensaudit.screen.tables import Part, table
 
 if TYPE_CHECKING:
     from lensaudit.results.kinds.eval import EvaluationResult, MetricResult
+    from lensaudit.results.kinds.judge import JudgeRecord
 
 ARROWS = {"knows": "↑ knows", "forgot": "↑ forgot"}
 
@@ -61,27 +62,23 @@ def _counts(entry: "MetricResult") -> str:
     return f"{n}/{n + entry.n_unscored}" if n else ""
 
 
-def of_judged(found: Mapping[str, Any]) -> Iterator[Part]:
-    """Means with intervals, and the account.
-
-    Args:
-        found: `summary.json` of `judge`.
-    """
-    scale = found["judge"]["scale"]
+def of_judged(found: "JudgeRecord") -> Iterator[Part]:
+    """Means with intervals, and the account."""
+    scale = found.judge["scale"]
     of = f"{scale[0]} to {scale[1]}" if scale else "by own prompts"
     yield table(
-        f"{found['judge']['grader']}, {of}",
+        f"{found.judge['grader']}, {of}",
         ("context", "metric", "mean", "95 % interval", "median", "scored"),
         (
             (
                 context,
                 metric,
-                brief(one["mean"]),
-                interval(one["ci95"], no_interval(one), form=".4g"),
-                brief(one["median"]),
-                f"{one['n']}/{one['n'] + one['n_invalid']}",
+                brief(one.mean),
+                interval(one.ci95, no_interval(vars(one)), form=".4g"),
+                brief(one.median),
+                f"{one.n}/{one.n + one.n_invalid}",
             )
-            for context, metrics in found["contexts"].items()
+            for context, metrics in found.contexts.items()
             for metric, one in metrics.items()
         ),
         left=("context", "metric", "95 % interval"),
@@ -89,17 +86,17 @@ def of_judged(found: Mapping[str, Any]) -> Iterator[Part]:
     yield _account(found)
 
 
-def _account(found: Mapping[str, Any]) -> str:
+def _account(found: "JudgeRecord") -> str:
     """What was asked, what it took, what has no score."""
-    parts = [f"{n} {status}" for status, n in found["status"].items() if status != "ok"]
+    parts = [f"{n} {status}" for status, n in found.status.items() if status != "ok"]
     gaps = f"; without a score: {', '.join(parts)}" if parts else ""
-    if found["n_cut"]:
-        gaps += f"; {found['n_cut']} with a text of which the judge saw the beginning alone"
-    if (spent := found["spent"]) is None:
+    if found.n_cut:
+        gaps += f"; {found.n_cut} with a text of which the judge saw the beginning alone"
+    if (spent := found.spent) is None or found.calls is None:
         return f"nobody was asked{gaps}"
     cost = f", cost {spent['cost']:.4g}" if spent["cost"] else ""
     failed = f"{spent['n_failed']} of them failed, " if spent["n_failed"] else ""
     return (
-        f"{spent['calls']} calls ({failed}{found['calls']['cached']} answers from the cache), "
+        f"{spent['calls']} calls ({failed}{found.calls['cached']} answers from the cache), "
         f"{spent['tokens_in']} tokens in, {spent['tokens_out']} out{cost}{gaps}"
     )

@@ -9,6 +9,7 @@ from rich.table import Table
 
 from lensaudit.errors import shortened
 from lensaudit.report.shelf import labels
+from lensaudit.results.kinds.meta import Aggregates, MetaTable, RankedModel
 from lensaudit.screen.cells import BLOCKS, interval, number
 from lensaudit.screen.depth import percent
 from lensaudit.screen.tables import Part, table
@@ -18,11 +19,10 @@ if TYPE_CHECKING:
     from lensaudit.gym.scoring import Submitted
     from lensaudit.meta.check import CheckedNumber
     from lensaudit.meta.methods import MethodRow
+    from lensaudit.meta.records import FaithfulnessRecord, RobustnessRecord
 
-Document = Mapping[str, Any]
 
-
-def bars(histogram: Document | None, side: str) -> str:
+def bars(histogram: Mapping[str, Any] | None, side: str) -> str:
     """Counts as a line of bars, scaled to the tallest of either pool.
 
     >>> bars({"knows": (0, 2), "forgot": (4, 0)}, "knows")
@@ -91,7 +91,7 @@ def of_methods(found: "Sequence[MethodRow]") -> Iterator[Part]:
         yield "rows of two forms of exact match are not to be compared: generated, teacher-forced"
 
 
-def faithfulness_table(document: Document) -> Table:
+def faithfulness_table(record: "FaithfulnessRecord") -> Table:
     """AUC, interval, means, threshold, and what is missing."""
     return table(
         "AUC of more knowledge, pool that knows against pool that forgot; means are raw values",
@@ -109,56 +109,62 @@ def faithfulness_table(document: Document) -> Table:
         ),
         (
             (
-                one["metric"],
-                number(one["auc"])
-                if one["preliminary_auc"] is None
-                else f"({number(one['preliminary_auc'])})",
-                interval(one["interval_95"], one["interval_95_why"] or ""),
-                f"{one['n_knows']}+{one['n_forgot']}",
-                number(one["knows_mean"]),
-                number(one["forgot_mean"]),
-                number(one["threshold"], 4),
-                number(one["threshold_accuracy"]),
-                "│".join(bars(one["histogram"], side) for side in ("knows", "forgot")),
-                _remark(one["reason"], one["excluded"]),
+                one.metric,
+                number(one.auc)
+                if one.preliminary_auc is None
+                else f"({number(one.preliminary_auc)})",
+                interval(one.interval_95, one.interval_95_why or ""),
+                f"{one.n_knows}+{one.n_forgot}",
+                number(one.knows_mean),
+                number(one.forgot_mean),
+                number(one.threshold, 4),
+                number(one.threshold_accuracy),
+                "│".join(bars(one.histogram, side) for side in ("knows", "forgot")),
+                _remark(one.reason, one.excluded),
             )
             for one in sorted(
-                document["metrics"], key=lambda one: math.inf if one["auc"] is None else -one["auc"]
+                record.metrics, key=lambda one: math.inf if one.auc is None else -one.auc
             )
         ),
         left=("metric", "interval", "histogram", "remark"),
     )
 
 
-def robustness_table(document: Document) -> Table:
+def robustness_table(record: "RobustnessRecord") -> Table:
     """Stability, the number of models behind it, and the value on the common ones."""
-    kind = "Q" if document["attack"] == "quantize" else "R"
+    kind = "Q" if record.attack == "quantize" else "R"
     return table(
-        f"{kind} under {document['attack']}, {document['form']}, filter {document['filter']}; "
-        f"common: {len(document['common'])} models of every metric",
+        f"{kind} under {record.attack}, {record.form}, filter {record.filter}; "
+        f"common: {len(record.common)} models of every metric",
         ("metric", kind, "n", "usable", "common", "remark"),
         (
             (
-                one["metric"],
-                number(one["value"])
-                if one["value"] is not None or one["preliminary"] is None
-                else f"({number(one['preliminary'])})",
-                str(one["n"]),
-                f"{one['n_utility']} of {one['n_candidates']} by utility",
-                number(one["common_value"]),
-                _remark(one["reason"], one["excluded"]),
+                one.metric,
+                number(one.value)
+                if one.value is not None or one.preliminary is None
+                else f"({number(one.preliminary)})",
+                str(one.n),
+                f"{one.n_utility} of {one.n_candidates} by utility",
+                number(one.common_value),
+                _remark(one.reason, one.excluded),
             )
-            for one in sorted(document["metrics"], key=lambda one: -(one["value"] or -1))
+            for one in sorted(record.metrics, key=lambda one: -(one.value or -1))
         ),
         left=("metric", "usable", "remark"),
     )
 
 
-def ranking_table(document: Document) -> Table:
+def of_aggregates(record: Aggregates) -> Iterator[Part]:
+    """Methods ranked, and every model."""
+    yield _ranking_table(record)
+    yield _aggregate_table(record)
+
+
+def _ranking_table(record: Aggregates) -> Table:
     """The best configuration of each method, with and without UDS."""
+    none = RankedModel(model="–", overall_without_uds=None, overall=None, uds=None)
     found = (
-        (one, one["best_without_uds"] or {}, one["best_with_uds"] or {})
-        for one in document["ranking"]
+        (one, one.best_without_uds or none, one.best_with_uds or none) for one in record.ranking
     )
     return table(
         "methods by their best Overall without UDS",
@@ -174,14 +180,14 @@ def ranking_table(document: Document) -> Table:
         ),
         (
             (
-                f"{one['method']} ({one['n_models']})",
-                best.get("model", "–"),
-                number(best.get("overall_without_uds")),
-                number(best.get("overall")),
-                number(best.get("uds")),
-                "same" if other == best and best else other.get("model", "–"),
-                number(one["uds_mean"]),
-                f"{number(one['uds_low'])} to {number(one['uds_high'])}",
+                f"{one.method} ({one.n_models})",
+                best.model,
+                number(best.overall_without_uds),
+                number(best.overall),
+                number(best.uds),
+                "same" if other == best and best != none else other.model,
+                number(one.uds_mean),
+                f"{number(one.uds_low)} to {number(one.uds_high)}",
             )
             for one, best, other in found
         ),
@@ -189,7 +195,7 @@ def ranking_table(document: Document) -> Table:
     )
 
 
-def aggregate_table(document: Document) -> Table:
+def _aggregate_table(record: Aggregates) -> Table:
     """Every model with its aggregates; why one is missing."""
     scores = ("mem", "privacy", "utility_rel", "overall", "overall_without_uds")
     return table(
@@ -197,24 +203,24 @@ def aggregate_table(document: Document) -> Table:
         ("model", "uds", *(one.replace("_", " ") for one in scores), "remark"),
         (
             (
-                one["model"],
-                number(one["uds"]),
-                *(number(one[name]) for name in scores),
-                shortened([f"{name}: {why}" for name, why in one["reasons"].items()]),
+                one.model,
+                number(one.uds),
+                *(number(getattr(one, name)) for name in scores),
+                shortened([f"{name}: {why}" for name, why in one.reasons.items()]),
             )
-            for one in document["models"]
+            for one in record.models
         ),
         left=("model", "remark"),
     )
 
 
-def meta_table(document: Document) -> Table:
+def of_meta_table(record: MetaTable) -> Iterator[Part]:
     """Table of metrics, a row each."""
     forms = [
-        f"{attack} {form}, filter {document['filters'].get(attack)}"
-        for attack, form in document["forms"].items()
+        f"{attack} {form}, filter {record.filters.get(attack)}"
+        for attack, form in record.forms.items()
     ]
-    return table(
+    yield table(
         "Robustness = HM(Q, R), Overall = HM(faithfulness, robustness); "
         + "; ".join(["n: models behind Q and R", *forms]),
         (
@@ -232,19 +238,19 @@ def meta_table(document: Document) -> Table:
         ),
         (
             (
-                one["label"],
-                number(one["faithfulness"]),
-                interval((one["faithfulness_low"], one["faithfulness_high"]), missing=""),
-                number(one["quantization"]),
-                number(one["n_quantization"], 0),
-                number(one["relearning"]),
-                number(one["n_relearning"], 0),
-                number(one["robustness"]),
-                number(one["common_robustness"]),
-                number(one["overall"]),
-                "; ".join(one["notes"]),
+                one.label or one.metric,
+                number(one.faithfulness),
+                interval((one.faithfulness_low, one.faithfulness_high), missing=""),
+                number(one.quantization),
+                number(one.n_quantization, 0),
+                number(one.relearning),
+                number(one.n_relearning, 0),
+                number(one.robustness),
+                number(one.common_robustness),
+                number(one.overall),
+                "; ".join(one.notes),
             )
-            for one in document["metrics"]
+            for one in record.metrics
         ),
         left=("metric", "interval", "remark"),
     )

@@ -8,14 +8,18 @@ from lensaudit.errors import InputError
 from lensaudit.files import printable
 from lensaudit.results.kinds.directions import DirectionsRecord
 from lensaudit.results.kinds.effort import EffortRecord
+from lensaudit.results.kinds.judge import JudgeRecord
 from lensaudit.results.kinds.know import KnowRecord
+from lensaudit.results.kinds.meta import Aggregates, MetaTable
 from lensaudit.results.kinds.sample import SampleRecord
+from lensaudit.results.kinds.steering import CoefficientSweep, LayerSweep
 from lensaudit.results.kinds.worst import WorstRecord
 from lensaudit.results.run import RunResult
 from lensaudit.screen.attacks import of_effort, of_know, of_sample, of_worst
 from lensaudit.screen.depth import of_runs
-from lensaudit.screen.evaluation import values
-from lensaudit.screen.steer import of_directions
+from lensaudit.screen.evaluation import of_judged, values
+from lensaudit.screen.meta import of_aggregates, of_meta_table
+from lensaudit.screen.steer import of_coefficients, of_directions, of_layers
 from lensaudit.screen.tables import Part, console
 
 TABLES: Mapping[type, Callable[[Any], Iterator[Part]]] = {
@@ -24,6 +28,11 @@ TABLES: Mapping[type, Callable[[Any], Iterator[Part]]] = {
     SampleRecord: of_sample,
     KnowRecord: of_know,
     DirectionsRecord: of_directions,
+    CoefficientSweep: of_coefficients,
+    LayerSweep: of_layers,
+    MetaTable: of_meta_table,
+    Aggregates: of_aggregates,
+    JudgeRecord: of_judged,
 }
 """Record of a kind -> its tables; depths and evaluations have their own."""
 Result = RunResult | EvaluationResult

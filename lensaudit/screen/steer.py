@@ -6,6 +6,12 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from lensaudit.results.kinds.directions import DirectionsRecord, Experiment
+from lensaudit.results.kinds.steering import (
+    ChosenSetting,
+    CoefficientSweep,
+    LayerSweep,
+    SteeredScore,
+)
 from lensaudit.screen.cells import brackets, number
 from lensaudit.screen.tables import Part, table
 
@@ -52,58 +58,57 @@ def of_vectors(vectors: Sequence[Mapping[str, Any]], massive: Sequence[str] = ()
         )
 
 
-def of_coefficients(results: Mapping[str, Any]) -> Iterator[Part]:
+def of_coefficients(results: CoefficientSweep) -> Iterator[Part]:
     """Every coefficient, how the score follows it, and what the questions held back say."""
+    coherence = {key: one.get("mean") for key, one in results.coherence.items()}
     yield table(
-        f"{results['trait']}, layer {results['layer']}, {results['method']}",
+        f"{results.trait}, layer {results.layer}, {results.method}",
         ("coefficient", "ratio", "score", "95 % interval", "coherence", "scored"),
-        (
-            (key, *_steered(one, results["coherence"][key]["mean"]))
-            for key, one in results["coefficients"].items()
-        ),
+        ((key, *_steered(one, coherence.get(key))) for key, one in results.coefficients.items()),
     )
     yield (
-        f"slope {number(results['slope'], 1)} points per unit, Spearman "
-        f"{number(results['spearman'], 2)}, controllability (Pearson) "
-        f"{number(results['controllability'], 2)}, largest change "
-        f"{number(results['max_delta_coherent'], 1)} (coherent)"
+        f"slope {number(results.slope, 1)} points per unit, Spearman "
+        f"{number(results.spearman, 2)}, controllability (Pearson) "
+        f"{number(results.controllability, 2)}, largest change "
+        f"{number(results.max_delta_coherent, 1)} (coherent)"
     )
-    yield _chosen("coefficient", results["chosen"])
+    yield _chosen("coefficient", results.chosen)
 
 
-def of_layers(results: Mapping[str, Any]) -> Iterator[Part]:
+def of_layers(results: LayerSweep) -> Iterator[Part]:
     """Every layer, the baseline, and what the questions held back say."""
     yield table(
-        f"{results['trait']}, {results['method']} at every layer",
+        f"{results.trait}, {results.method} at every layer",
         ("layer", "coefficient", "ratio", "score", "95 % interval", "coherence", "scored"),
         (
-            (key, number(one["coefficient"], 2), *_steered(one, one["coherence_mean"]))
-            for key, one in results["layers"].items()
+            (key, number(one.coefficient, 2), *_steered(one, one.coherence_mean))
+            for key, one in results.layers.items()
         ),
     )
-    yield f"baseline {number(results['baseline_mean'], 1)}"
-    yield _chosen("layer", results["chosen"])
+    yield f"baseline {number(results.baseline_mean, 1)}"
+    yield _chosen("layer", results.chosen)
 
 
-def _steered(one: Mapping[str, Any], coherence: float | None) -> tuple[str, ...]:
+def _steered(one: SteeredScore, coherence: float | None) -> tuple[str, ...]:
     """Cells of answers under one edit, from the ratio on."""
     return (
-        number(one["ratio"], 2),
-        number(one["mean"], 1),
-        brackets(one),
+        number(one.ratio, 2),
+        number(one.mean, 1),
+        brackets(vars(one)),
         number(coherence, 1),
-        f"{one['n']}/{one['n_total']}",
+        f"{one.n}/{one.n_total}",
     )
 
 
-def _chosen(what: str, chosen: Mapping[str, Any] | None) -> str:
+def _chosen(what: str, chosen: ChosenSetting | None) -> str:
     if chosen is None:
         return f"No coherent {what} beats the baseline."
     return (
-        f"Chosen on half of the questions: {what} {chosen.get(what, chosen.get('setting'))}; "
-        f"on the other half {number(chosen['test_mean'], 1)} against "
-        f"{number(chosen['test_baseline'], 1)}, change {number(chosen['test_delta'], 1)} "
-        f"{brackets(chosen, 'test_delta_ci95')}"
+        f"Chosen on half of the questions: {what} "
+        f"{chosen.setting if chosen.layer is None else chosen.layer}; "
+        f"on the other half {number(chosen.test_mean, 1)} against "
+        f"{number(chosen.test_baseline, 1)}, change {number(chosen.test_delta, 1)} "
+        f"{brackets(vars(chosen), 'test_delta_ci95')}"
     )
 
 

@@ -37,8 +37,8 @@ from lensaudit.results.run import RunResult
 from lensaudit.results.run_log import tell_replaced
 from lensaudit.results.sentences import WEAK
 from lensaudit.scores.estimate import UNMEASURED
+from lensaudit.scores.means import mean_known
 from lensaudit.scores.recovery import recovery
-from lensaudit.scores.stats import mean_known
 from lensaudit.settings import Anchors, Caches, Precision, Rows, plain, shared
 from lensaudit.steer.directions import (
     KINDS,

@@ -25,7 +25,6 @@ from torch import Tensor
 
 from lensaudit.errors import InputError
 from lensaudit.files import digest, make_folder, read_json, write_bytes
-from lensaudit.patching.interventions import strength_of
 from lensaudit.results.keyed import write_keyed
 from lensaudit.results.reading import Length, Number, Whole, checked
 from lensaudit.scores.separation import auc
@@ -407,3 +406,13 @@ def _checked(vector: Tensor, path: Path) -> Float[Tensor, " d_model"]:
     if not bool(vector.norm() > 0):
         raise InputError(f"{path}: the vector is zero; it cannot steer")
     return vector.float()
+
+
+def strength_of(ratio: float, direction: Float[Tensor, " d_model"], *, resid_norm: float) -> float:
+    """The strength at which what is added is `ratio` times as long as the stream.
+
+    >>> from torch import ones
+    >>> strength_of(0.5, ones(4), resid_norm=8.0)  # 0.5 * 8 / 2
+    2.0
+    """
+    return ratio * resid_norm / float(direction.float().norm())

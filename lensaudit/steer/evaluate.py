@@ -31,13 +31,22 @@ from lensaudit.judge.items import Judge, JudgeRequest
 from lensaudit.judge.programmatic import ENTITY
 from lensaudit.patching.interventions import Where
 from lensaudit.progress import Notice, Tell
-from lensaudit.results.keyed import finished, held
+from lensaudit.results.keyed import finished, held, nothing_to_do
+from lensaudit.results.kinds.steering import (
+    ChosenSetting,
+    CoefficientSweep,
+    LayerScore,
+    LayerSweep,
+    SteeredScore,
+)
+from lensaudit.results.locate import Found
 from lensaudit.results.manifest import manifest
 from lensaudit.results.owner import check_free, claim
-from lensaudit.results.reading import json_object
+from lensaudit.results.reading import document
 from lensaudit.results.run_log import tell_replaced
 from lensaudit.scores.intervals import clustered_mean
-from lensaudit.scores.stats import mean_known, spearman
+from lensaudit.scores.means import mean_known
+from lensaudit.scores.stats import spearman
 from lensaudit.settings import plain
 from lensaudit.steer.asking import Ask, TraitModel
 from lensaudit.steer.estimators import LAYER_CONVENTION, SteeringVector, load_vector
@@ -97,23 +106,25 @@ class Level:
         chosen = tuple(one for one in self.answers if one.question in questions)
         return replace(self, answers=chosen)
 
-    def document(self, baseline: float | None) -> dict[str, Any]:
-        """One entry of `coefficients`; `std` is that of a population (ddof 0)."""
+    def judged(self, baseline: float | None) -> SteeredScore:
+        """The scores of the level; `baseline` stands for those that are missing, in one of them."""
         scores, n_total = self.scores, len(self.answers)
         groups = [one.question for one in self.answers if one.trait.score is not None]
         bound = None
         if baseline is not None and n_total:
             bound = (math.fsum(scores) + (n_total - len(scores)) * baseline) / n_total
-        return {
-            "mean": self.mean,
-            "std": float(np.std(scores)) if scores else None,
-            "n": len(scores),
-            "n_total": n_total,
-            "n_invalid": n_total - len(scores),
-            **clustered_mean(scores, groups, bounds=SCALE, unit="question").limits(),
-            "mean_invalid_as_baseline": bound,
-            "ratio": self.vector.ratio(self.coefficient),
-        }
+        limits = clustered_mean(scores, groups, bounds=SCALE, unit="question")
+        return SteeredScore(
+            mean=self.mean,
+            std=float(np.std(scores)) if scores else None,
+            n=len(scores),
+            n_total=n_total,
+            n_invalid=n_total - len(scores),
+            ci95=limits.ends,
+            ci95_why=None if limits.ends else limits.why,
+            mean_invalid_as_baseline=bound,
+            ratio=self.vector.ratio(self.coefficient),
+        )
 
 
 def key_of(coefficient: float) -> str:
@@ -183,7 +194,7 @@ def coherent_only(levels: Mapping[float, Level]) -> dict[float, Level]:
 
 def chosen_on_dev(
     levels: Mapping[float, Level], questions: Sequence[str], *, polarity: int, seed: int
-) -> dict[str, Any] | None:
+) -> ChosenSetting | None:
     """The coherent setting that is strongest on one half of the questions, reported on the other.
 
     `delta` is paired: per question, against the baseline; its interval is by questions.
@@ -197,17 +208,18 @@ def chosen_on_dev(
     limits = clustered_mean(
         list(gaps.values()), list(gaps), bounds=(-SCALE[1], SCALE[1]), unit="question"
     )
-    return {
-        "setting": best,
-        "dev_questions": sorted(dev),
-        "test_questions": sorted(test),
-        "dev_mean": levels[best].only(dev).mean,
-        "test_mean": report.mean,
-        "test_baseline": base.mean,
-        "test_delta": mean_known(gaps.values()),
-        **limits.limits("test_delta_ci95"),
-        "test_coherence": report.coherence,
-    }
+    return ChosenSetting(
+        setting=best,
+        dev_questions=sorted(dev),
+        test_questions=sorted(test),
+        dev_mean=levels[best].only(dev).mean,
+        test_mean=report.mean,
+        test_baseline=base.mean,
+        test_delta=mean_known(gaps.values()),
+        test_delta_ci95=limits.ends,
+        test_delta_ci95_why=None if limits.ends else limits.why,
+        test_coherence=report.coherence,
+    )
 
 
 def paired_gaps(level: Level, base: Level) -> dict[int, float]:
@@ -223,7 +235,8 @@ def summary_of(
     *,
     polarity: int,
     seed: int,
-) -> dict[str, Any]:
+    trait: str = "",
+) -> CoefficientSweep:
     """The numbers of `results.json`; `levels` holds coefficient 0.
 
     `max_delta` is the strongest setting minus the baseline in the direction of the polarity; the
@@ -231,24 +244,28 @@ def summary_of(
     """
     baseline = levels[0.0].mean
     points = {key: level.mean for key, level in levels.items() if level.mean is not None}
-    return {
-        "coefficients": {key_of(key): level.document(baseline) for key, level in levels.items()},
-        "coherence": {
+    return CoefficientSweep(
+        schema=SCHEMA,
+        trait=trait,
+        coefficients={key_of(key): level.judged(baseline) for key, level in levels.items()},
+        coherence={
             key_of(key): {
                 "mean": level.coherence,
                 "n": sum(one.coherence.score is not None for one in level.answers),
             }
             for key, level in levels.items()
         },
-        "coherence_warnings": [key_of(k) for k, level in levels.items() if not level.coherent],
-        "baseline": baseline,
-        "max_delta": _delta(levels, baseline, polarity),
-        "max_delta_coherent": _delta(coherent_only(levels), baseline, polarity),
-        "controllability": correlation(points),
-        "spearman": rank_correlation(points),
-        "slope": slope(points),
-        "chosen": chosen_on_dev(levels, questions, polarity=polarity, seed=seed),
-    }
+        coherence_warnings=[key_of(k) for k, level in levels.items() if not level.coherent],
+        baseline=baseline,
+        max_delta=_delta(levels, baseline, polarity),
+        max_delta_coherent=_delta(coherent_only(levels), baseline, polarity),
+        controllability=correlation(points),
+        spearman=rank_correlation(points),
+        slope=slope(points),
+        chosen=chosen_on_dev(levels, questions, polarity=polarity, seed=seed),
+        polarity=polarity,
+        seed=seed,
+    )
 
 
 def _delta(levels: Mapping[float, Level], baseline: float | None, polarity: int) -> float | None:
@@ -402,7 +419,7 @@ class Steering(TraitModel):
             f"{settings.judge}"
         )
 
-    def run(self, progress: Tell) -> tuple[dict[str, Any], Path]:
+    def run(self, progress: Tell) -> tuple[CoefficientSweep | LayerSweep, Path]:
         """Ask, judge and write, or read what a finished run wrote; the results and their file.
 
         Raises:
@@ -412,8 +429,8 @@ class Steering(TraitModel):
         job, ask = replace(self, progress=progress), sweep
         file, record = self.files
         if self.is_there:
-            self.notice(f"{held(out)}; nothing to do")
-            return json_object(out / file), out / file
+            self.notice(nothing_to_do(out))
+            return Found("steering", out / file).record, out / file
         hashes = list(dict.fromkeys(one.vector.hash() for one in self.rows))
         inputs: dict[str, Any] = {"vectors": hashes}
         if isinstance(settings, EvalSettings):
@@ -424,8 +441,6 @@ class Steering(TraitModel):
             claim(out, COMMAND, [file], record)
             job = replace(job, rows=levels_of(job, by))
             made = {
-                "polarity": self.trait.polarity,
-                "std_ddof": 0,
                 "judge": dict(zip(("trait", "coherence"), map(identity_of, by), strict=True)),
                 "generation": {
                     **self.sampling,
@@ -433,10 +448,9 @@ class Steering(TraitModel):
                     **self.conditions(),
                 },
                 "questions": digest(list(self.trait.questions)),
-                "seed": settings.seed,
             }
             results = ask(job, made)
-            write_json(out / file, results)
+            write_json(out / file, document(results))
             check_judged(job.rows, out)
         named = {"name": self.checkpoint.spec.name, "weights": self.checkpoint.weights}
         manifest(
@@ -499,73 +513,73 @@ def grid_of(text: str, vector: SteeringVector, *, as_ratio: bool) -> tuple[float
     return found
 
 
-def evaluate(job: Steering, made: Mapping[str, Any]) -> dict[str, Any]:
+def evaluate(job: Steering, made: Mapping[str, Any]) -> CoefficientSweep:
     """What the coefficients of one vector say."""
     vector, trait = job.rows[0].vector, job.trait
-    return {
-        "schema": SCHEMA,
-        "trait": trait.name,
-        "layer": vector.layer,
-        "layer_convention": LAYER_CONVENTION,
-        "method": vector.method,
-        "positions": job.settings.where,
-        **summary_of(
-            {one.coefficient: one for one in job.rows},
-            trait.questions,
-            polarity=trait.polarity,
-            seed=job.settings.seed,
-        ),
+    found = summary_of(
+        {one.coefficient: one for one in job.rows},
+        trait.questions,
+        polarity=trait.polarity,
+        seed=job.settings.seed,
+        trait=trait.name,
+    )
+    return replace(
+        found,
+        layer=vector.layer,
+        layer_convention=LAYER_CONVENTION,
+        method=vector.method,
+        positions=job.settings.where,
+        vector=vector.document(),
         **made,
-        "vector": vector.document(),
-    }
+    )
 
 
-def sweep(job: Steering, made: Mapping[str, Any]) -> dict[str, Any]:
+def sweep(job: Steering, made: Mapping[str, Any]) -> LayerSweep:
     """What the layers say; the best ones, and what was chosen on one half of the questions."""
     (base, *rows), settings, polarity = job.rows, job.settings, job.trait.polarity
     found = {level.vector.layer: level for level in rows}
-    layers = {}
-    for layer, level in found.items():
-        told = level.document(base.mean)
-        layers[str(layer)] = {
-            "layer": layer,
-            "coefficient": level.coefficient,
-            "trait_mean": told["mean"],
-            "trait_std": told["std"],
-            "coherence_mean": level.coherence,
-            **told,
-        }
     best = strongest(found, polarity)
     score = None if best is None else found[best].mean
     # 0 is the baseline's key there, so layers are counted from 1
     keyed = {0.0: base} | {layer + 1.0: level for layer, level in found.items()}
     chosen = chosen_on_dev(keyed, job.trait.questions, polarity=polarity, seed=settings.seed)
-    layer = int(chosen.pop("setting")) - 1 if chosen else -1
-    return {
-        "schema": "steer-sweep/1",
-        "trait": job.trait.name,
-        "method": base.vector.method,
-        "layer_convention": LAYER_CONVENTION,
-        "positions": settings.where,
-        "coefficient": settings.coefficient,
-        "ratio": None if settings.coefficient is not None else settings.ratio,
-        "n_questions": len(job.trait.questions),
-        "rollouts": settings.n_rollouts,
-        "baseline_mean": base.mean,
-        "baseline_coherence": base.coherence,
-        "layers": layers,
-        "best_layer": best,
-        "best_score": score,
-        "delta_from_baseline": None if score is None or base.mean is None else score - base.mean,
-        "coherence_warnings": [layer for layer, level in found.items() if not level.coherent],
-        "coherence_threshold": COHERENT_FROM,
-        "best_layer_coherent": strongest(
+    layer = -1 if chosen is None or chosen.setting is None else int(chosen.setting) - 1
+    return LayerSweep(
+        schema="steer-sweep/1",
+        trait=job.trait.name,
+        method=base.vector.method,
+        layer_convention=LAYER_CONVENTION,
+        positions=settings.where,
+        coefficient=settings.coefficient,
+        ratio=None if settings.coefficient is not None else settings.ratio,
+        n_questions=len(job.trait.questions),
+        rollouts=settings.n_rollouts,
+        baseline_mean=base.mean,
+        baseline_coherence=base.coherence,
+        layers={str(layer): _at_layer(level, base.mean) for layer, level in found.items()},
+        best_layer=best,
+        best_score=score,
+        delta_from_baseline=None if score is None or base.mean is None else score - base.mean,
+        coherence_warnings=[layer for layer, level in found.items() if not level.coherent],
+        coherence_threshold=COHERENT_FROM,
+        best_layer_coherent=strongest(
             {layer: level for layer, level in found.items() if level.coherent}, polarity
         ),
-        "chosen": {"layer": layer, **chosen} if chosen and layer >= 0 else None,
+        chosen=replace(chosen, setting=None, layer=layer) if chosen and layer >= 0 else None,
+        polarity=polarity,
+        seed=settings.seed,
         **made,
-        "timestamp": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
+        timestamp=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+
+
+def _at_layer(level: Level, baseline: float | None) -> LayerScore:
+    return LayerScore(
+        **vars(level.judged(baseline)),
+        layer=level.vector.layer,
+        coefficient=level.coefficient,
+        coherence_mean=level.coherence,
+    )
 
 
 def levels_of(job: Steering, by: tuple[Judge, Judge]) -> tuple[Level, ...]:

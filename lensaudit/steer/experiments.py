@@ -17,7 +17,7 @@ from torch import Tensor
 
 from lensaudit.groups import grouped
 from lensaudit.models.bridge import Component
-from lensaudit.scores.stats import mean_known
+from lensaudit.scores.means import mean_known
 from lensaudit.steer.directions import DirectionsAudit, Fold, Role, log_odds
 from lensaudit.steer.estimators import random_direction, scaled_to
 from lensaudit.steer.generate import (

@@ -20,7 +20,7 @@ from lensaudit.files import digest
 from lensaudit.judge.programmatic import ENTITY
 from lensaudit.models.checkpoint import load_tokenizer
 from lensaudit.progress import Notice, Tell, unheard
-from lensaudit.results.keyed import held, keyed_document
+from lensaudit.results.keyed import held, keyed_document, nothing_to_do
 from lensaudit.results.manifest import manifest
 from lensaudit.results.reading import null
 from lensaudit.settings import plain
@@ -139,7 +139,7 @@ def run(job: TraitModel, progress: Tell) -> list[SteeringVector]:
     """Estimate the directions and write them to `vectors/`, or read what a finished run wrote."""
     started, settings, vectors = time.monotonic(), job.settings, found_again(job)
     if vectors is not None:
-        job.notice(f"{held(job.folder)}; nothing to do")
+        job.notice(nothing_to_do(job.folder))
     else:
         job = replace(job, progress=progress)
         vectors = extract(job, samples_of(job))

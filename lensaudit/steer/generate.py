@@ -31,6 +31,7 @@ from lensaudit.models.generation import Choose, Logits, Running, continued, like
 from lensaudit.patching import interventions
 from lensaudit.patching.generation import ends_of
 from lensaudit.patching.interventions import Where, mask_of
+from lensaudit.patching.subspace import project_out_span
 from lensaudit.results.reading import place_in
 from lensaudit.settings import Place as ModelPlace
 from lensaudit.steer.draws import draws_of
@@ -88,7 +89,7 @@ def removing(
     basis: Float[Tensor, "rank d_model"], *, centre: Float[Tensor, " d_model"] | None = None
 ) -> Edit:
     """Components along the orthonormal rows of `basis` taken out, or set to those of `centre`."""
-    return lambda mask, idx: interventions.project_out_span(basis, centre=centre, mask=mask)
+    return lambda mask, idx: project_out_span(basis, centre=centre, mask=mask)
 
 
 def clamping(direction: Float[Tensor, " d_model"], to: float | Mapping[int, float]) -> Edit:

@@ -44,15 +44,15 @@ from lensaudit.files import (
     os_error,
     parse_json,
     printable,
-    read_appended,
     read_bytes,
-    remove_below,
     sync_folder,
 )
 from lensaudit.partials import is_running, process_name
+from lensaudit.results.appended import read_appended
 from lensaudit.results.keyed import keyed_document, write_keyed
 from lensaudit.results.manifest import mark_of
 from lensaudit.sweep.plan import Sweep, Unit
+from lensaudit.sweep.removal import remove_below
 
 Row = dict[str, Any]
 _PROCESS = re.compile(r".{1,64}-\d{1,10}")

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from lensaudit.errors import PartialError, VerificationError, shortened
-from lensaudit.files import digest, make_folder, os_error, remove_below, slug, write_csv, write_json
+from lensaudit.files import digest, make_folder, os_error, slug, write_csv, write_json
 from lensaudit.progress import Notice, unheard
 from lensaudit.results.integrity import misfits
-from lensaudit.results.keyed import held, keyed_document, write_keyed
+from lensaudit.results.keyed import keyed_document, nothing_to_do, write_keyed
 from lensaudit.results.manifest import code_digest, mark_of
 from lensaudit.results.owner import check_free
 from lensaudit.sweep.attempts import (
@@ -34,6 +34,7 @@ from lensaudit.sweep.attempts import (
     why_missing,
 )
 from lensaudit.sweep.plan import Sweep, Unit
+from lensaudit.sweep.removal import remove_below
 from lensaudit.verdict.collect import keeps_document, kept, verdicts
 
 COLUMNS = (
@@ -102,7 +103,7 @@ def collect(
     of_units = {unit.id: dict(result) for unit, result in done.items()}
     key = digest([counted, of_units, with_pandas, code_digest()])
     if _is_there(folder, key):
-        notice(f"{held(folder)}; nothing to do")
+        notice(nothing_to_do(folder))
     else:
         _write(sweep, states, done, rows, counted | {"key": key}, folder)
     for line in (*_notes(sweep, rows), *(f"missing: {one}: {why}" for one, why in missing.items())):

@@ -39,8 +39,9 @@ from lensaudit.models.registry import (
 from lensaudit.models.sizes import BYTES, sizes_on_disk
 from lensaudit.patching.options import parse_memory
 from lensaudit.progress import Notice, unheard
+from lensaudit.results.brought import without_ends
 from lensaudit.results.owner import check_free
-from lensaudit.results.roles import ModelRole, check_roles, without_ends
+from lensaudit.results.roles import ModelRole, check_roles
 from lensaudit.settings import NO_RETAIN_MODEL, Place, in_commas
 from lensaudit.sweep.attempts import states_of
 from lensaudit.sweep.plan import (

@@ -19,7 +19,7 @@ from typing import Any
 from rich.filesize import decimal as size
 
 from lensaudit.errors import InputError, LensAuditError
-from lensaudit.files import check_below, files_below, remove_files
+from lensaudit.files import files_below, remove_files
 from lensaudit.models.hub_files import WANTED
 from lensaudit.partials import is_partial
 from lensaudit.progress import Notice
@@ -34,6 +34,7 @@ from lensaudit.sweep.attempts import (
     strangers,
 )
 from lensaudit.sweep.plan import Sweep, Unit, is_id
+from lensaudit.sweep.removal import check_below
 from lensaudit.sweep.weights import folder_name
 
 _WRITTEN = re.compile(

@@ -110,20 +110,9 @@ def _forget_rows(run: EvaluationResult) -> object:
     return part(inputs, "data").get("forget"), part(inputs, "conditions").get("template")
 
 
-def keeps_line(source: str, found: Iterable[Keeps]) -> str | None:
-    """One line for a model; None where nothing was measured beside `full`."""
-    told = ", ".join(one.told for one in found)
-    return f"{source} keeps {told}" if told else None
-
-
 def keeps_document(found: Iterable[Keeps]) -> dict[str, dict[str, float]]:
     """Metric -> what a model has of it, and what `full` has, as plain JSON."""
     return {one.metric: {"value": one.own, "full": one.full} for one in found}
-
-
-def keeps_of(document: Mapping[str, Mapping[str, float]]) -> list[Keeps]:
-    """What `keeps_document` wrote."""
-    return [Keeps(metric, one["value"], one["full"]) for metric, one in document.items()]
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ def facts_in(manifest: Mapping[str, Any], record: Any, path: Path) -> Facts:
 
 
 @dataclass(frozen=True)
-class Shared:
+class FactOverlap:
     """How much of a result is about the facts of another."""
 
     known: bool
@@ -72,7 +72,7 @@ class Shared:
         return replace(view, blind=blind)
 
 
-def shared(own: Facts, asked: Facts) -> Shared:
+def shared(own: Facts, asked: Facts) -> FactOverlap:
     """Compare the facts of a result with those that are judged.
 
     Rows that are known by their questions alone, none of which is asked there, may put the same
@@ -86,9 +86,9 @@ def shared(own: Facts, asked: Facts) -> Shared:
     both = own.keys() & asked.keys()
     numbered = [key for key in asked if key.isdecimal()] or [*asked]
     if not own or not asked or not (both or all(key.isdecimal() for key in own)):
-        return Shared(known=False)
+        return FactOverlap(known=False)
     n = sum(_is_in(own[key], asked[key]) for key in both)
-    return Shared(True, n, len(own), len(numbered))
+    return FactOverlap(True, n, len(own), len(numbered))
 
 
 def _is_in(one: str, other: str) -> bool:

@@ -10,9 +10,9 @@ from support.store_cases import BASE, copy, fill, forge
 
 from lensaudit.activations.archive import export, import_archive
 from lensaudit.activations.naming import cache_folders
+from lensaudit.activations.opening import open_activations
 from lensaudit.activations.shard import HEADER_BYTES, check_bytes
 from lensaudit.activations.spec import checked_seal, read_spec, seal_content
-from lensaudit.activations.store import open_activations
 from lensaudit.errors import InputError, LensAuditError, VerificationError
 
 

@@ -18,7 +18,8 @@ import xxhash
 from support.store_cases import BASE, same
 
 from lensaudit.activations.inventory import verify
-from lensaudit.activations.store import ActivationStore, ExampleActivations, open_activations
+from lensaudit.activations.opening import open_activations
+from lensaudit.activations.store import ActivationStore, ExampleActivations
 
 GOLDEN = Path(__file__).parent / "golden" / "release-0.1.0"
 NAMES = {"weights": "5e77" * 8, "tokenizer": "91c0" * 8, "examples": "0fa1" * 8}

@@ -10,7 +10,8 @@ import pytest
 import torch
 from support.store_cases import BASE, fill, make_example
 
-from lensaudit.activations.store import OPEN_SHARDS, ActivationStore, open_activations
+from lensaudit.activations.opening import open_activations
+from lensaudit.activations.store import OPEN_SHARDS, ActivationStore
 from lensaudit.errors import InputError
 
 

@@ -10,8 +10,8 @@ from support.store_cases import BASE, fill, flip, make_example, same
 
 from lensaudit.activations import store as module
 from lensaudit.activations.inventory import verify
+from lensaudit.activations.opening import open_activations
 from lensaudit.activations.shard import check_bytes
-from lensaudit.activations.store import open_activations
 from lensaudit.errors import VerificationError
 
 

@@ -15,7 +15,8 @@ from lensaudit.attacks.settings import RoundSettings, StudySettings, WorstSettin
 from lensaudit.cli.main import run
 from lensaudit.errors import InputError
 from lensaudit.files import write_json
-from lensaudit.results.manifest import Manifest
+from lensaudit.progress import FolderRemark, unheard
+from lensaudit.results.manifest import Manifest, manifest
 
 WORST = "worst --source demo/npo --attack greedy --limit 2 --out w"
 SAMPLE = "sample --source demo/npo --samples 2 --limit 2 --max-new-tokens 2 --out s"
@@ -161,6 +162,25 @@ def test_own_folders_without_anchors_have_no_key(tmp_path, monkeypatch):
         Asked(settings=WorstSettings(), names=("./own",)).key()
     named = WorstSettings(full="demo/full", retain=("demo/retain",), data="demo")
     assert Asked(settings=named, names=("./own",)).key()
+
+
+@pytest.mark.parametrize(("kind", "n_made"), [(FolderRemark, 1), (str, 2)])
+def test_a_remark_counts_by_its_kind_and_not_by_its_words(tmp_path, monkeypatch, kind, n_made):
+    """Of a folder it says nothing of the run, which is the answer another time."""
+    monkeypatch.chdir(tmp_path)
+    asked, made = Asked(settings=RoundSettings(model="demo/npo", out=tmp_path)), []
+
+    def make(tell, opened):
+        opened()
+        tell(kind("x holds this run already; it is replaced"))
+        made.append(kind)
+        about = {"options": {}, "inputs": {}, "device": "cpu", "started": 0.0}
+        manifest("x", kind="x", **about).write(tmp_path, [])
+        return "made"
+
+    for _ in range(2):
+        once(asked, [tmp_path], lambda _: "read", make, notice=unheard)
+    assert len(made) == n_made
 
 
 @pytest.mark.parametrize("whole", [True, False])

@@ -7,7 +7,7 @@ import torch
 from support import checkpoint_of
 from support.tolerance import NATS
 
-from lensaudit.activations.store import open_activations
+from lensaudit.activations.opening import open_activations
 from lensaudit.auditing.evaluate import evaluate_into, open_evaluation
 from lensaudit.auditing.patch import plan_patch
 from lensaudit.auditing.settings import CacheSettings, EvaluateSettings

@@ -12,8 +12,9 @@ from safetensors.torch import load_file, save_file
 from support import checkpoint_of
 
 from lensaudit.activations import fill
+from lensaudit.activations.opening import open_activations
 from lensaudit.activations.scratch import DONE, NUMBERS, forget_blocks
-from lensaudit.activations.store import CacheWriter, open_activations
+from lensaudit.activations.store import CacheWriter
 from lensaudit.activations.upkeep import collect
 from lensaudit.auditing.settings import CacheSettings
 from lensaudit.doors.cache_fill import cache_into

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from lensaudit.activations.fill import provenance_of
-from lensaudit.activations.store import open_activations
+from lensaudit.activations.opening import open_activations
 from lensaudit.cli.main import run
 from lensaudit.models.registry import EMBEDDED, lasting_name, load_registry, resolve
 

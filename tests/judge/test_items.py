@@ -1,4 +1,5 @@
 import json
+from contextlib import nullcontext
 
 import pytest
 
@@ -91,7 +92,9 @@ def test_a_limit_is_per_context_and_in_the_order_of_the_log(read):
 
 def test_the_hash_follows_what_is_judged(read, tmp_path):
     def digest(**other):
-        return JudgeJob(None, tmp_path, read("a.jsonl", [ROW | other]), IDK, None, 0.0).digest
+        return JudgeJob(
+            None, tmp_path, read("a.jsonl", [ROW | other]), IDK, None, 0.0, nullcontext
+        ).digest
 
     assert digest(more=1) == digest() != digest(generation="T")
 
@@ -124,7 +127,7 @@ def test_what_is_said_of_a_log_names_the_models_that_the_log_is_of(tmp_path):
     model = {"name": "m", "weights": "w"}
     made = manifest("eval", options={}, inputs={"model": model}, device="cpu", started=0.0)
     made.write(tmp_path, [log.name])
-    job = JudgeJob(None, log, read_items(log), IDK, None, 0.0)
+    job = JudgeJob(None, log, read_items(log), IDK, None, 0.0, nullcontext)
     assert job._inputs["model"] == model
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from lensaudit.cli.main import run
 from lensaudit.errors import WorkError
+from lensaudit.judge import jobs
 from lensaudit.judge.jobs import refuse_unfinished
 
 
@@ -100,6 +101,19 @@ def test_a_finished_run_is_read_and_its_plan_says_so(stub_of, rows, capsys, tmp_
             capsys.readouterr()
             assert run([*command, "--dry-run"]) == 0
             assert "nothing to do" in capsys.readouterr().out
+
+
+def test_a_run_opens_its_log_once(stub_of, rows, monkeypatch):
+    read_before, opened, stub = jobs.read_items, [], stub_of()
+
+    def counted(*args, **options):
+        opened.append(args)
+        return read_before(*args, **options)
+
+    monkeypatch.setattr(jobs, "read_items", counted)
+    for n, more in enumerate(([], [], ["--fresh"]), 1):  # made, read, made again
+        assert run(["judge", "run", rows, "--out", "o", "--by", "idk", *on(stub), *more]) == 0
+        assert len(opened) == n
 
 
 def test_a_plan_wants_what_the_run_wants_of_a_judge(rows, capsys):

@@ -12,7 +12,7 @@ from support.judge_server import Answer, error
 
 from lensaudit.cli.main import run
 from lensaudit.errors import InputError
-from lensaudit.judge.calls import AnswerCache
+from lensaudit.judge.calls import ResponseCache
 from lensaudit.judge.client import KIND, Capability
 from lensaudit.judge.endpoint import NO_KEY, Endpoint, check_url, is_local, open_endpoint, read_key
 from lensaudit.judge.transport import Transport
@@ -266,7 +266,7 @@ def test_a_server_that_repeats_the_key_puts_it_nowhere(
     monkeypatch.setenv("MY_KEY", key)
     stub = stub_of(key=key)
     cache = tmp_path / "answers.sqlite"
-    with AnswerCache(cache) as answers:
+    with ResponseCache(cache) as answers:
         host = stub.url.split("/")[2]
         answers.keep_fact(KIND, host, "stub-judge", asdict(Capability()))
     if place in CHATS:

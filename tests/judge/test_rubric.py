@@ -1,5 +1,6 @@
 import dataclasses
 import json
+from contextlib import nullcontext
 
 import pandas
 import pytest
@@ -30,7 +31,7 @@ def rubric_bodies(stub) -> list:
 
 def found_by(client, *items: JudgeRequest):
     grader = RubricGrader(client, client.capability())
-    return JudgeJob(None, client.cache.path, items, grader, client, 0.0).judged()
+    return JudgeJob(None, client.cache.path, items, grader, client, 0.0, nullcontext).judged()
 
 
 def test_the_last_object_of_a_reply_is_read_whatever_stands_around_it():
@@ -115,7 +116,7 @@ def test_a_second_bad_reply_is_no_score_and_never_enters_a_mean(stub_of, client_
     assert [row.status for row in found.rows] == ["ok", "parse_error"]
     assert found.rows[1].scores == {}
     column = columns(found)["forget"]["KNOWLEDGE_REMOVAL"]
-    assert (column["mean"], column["n"], column["n_invalid"]) == (10.0, 1, 1)
+    assert (column.mean, column.n, column.n_invalid) == (10.0, 1, 1)
     again = found_by(client_of(stub), item(0, "I don't know."), item(1, "Nobody told me."))
     assert again.rows == found.rows  # both bad replies are paid for and kept
     assert len(rubric_bodies(stub)) == 3
@@ -144,7 +145,7 @@ def test_gaps_are_rows_with_a_reason(stub_of, client_of):
     gap = dataclasses.replace(item(9, ""), gap="no generation")
     found = found_by(client_of(stub_of()), item(0, "Lund"), gap)
     assert [(row.item.idx, row.status) for row in found.rows] == [(0, "ok"), (9, "unscored")]
-    assert columns(found)["forget"]["FLUENCY"]["n_invalid"] == 1
+    assert columns(found)["forget"]["FLUENCY"].n_invalid == 1
 
 
 @pytest.mark.parametrize("grades", [[4.0, 6.0, 9.0], [10.0] * 7 + [0.0]])
@@ -157,8 +158,8 @@ def test_statistics_are_those_of_the_sample_on_the_scale(stub_of, client_of, gra
     column = columns(dataclasses.replace(found, rows=rows))["forget"]["FLUENCY"]
     names = ["mean", "std", "median", "min", "max"]
     wanted = pandas.Series(grades).agg(names)
-    assert [column[name] for name in names] == pytest.approx(list(wanted))
+    assert [getattr(column, name) for name in names] == pytest.approx(list(wanted))
     if len(grades) == 3:
-        assert (column["ci95"], column["ci95_why"]) == (None, "3 authors: no interval")
+        assert (column.ci95, column.ci95_why) == (None, "3 authors: no interval")
     else:
-        assert 0 < column["ci95"][0] < 8.75 < column["ci95"][1] < 10
+        assert 0 < column.ci95[0] < 8.75 < column.ci95[1] < 10

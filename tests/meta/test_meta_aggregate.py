@@ -1,7 +1,5 @@
 """Aggregates worked by hand, and every part that can be missing."""
 
-import math
-
 import pytest
 
 from lensaudit.meta import aggregate
@@ -49,10 +47,10 @@ def test_a_zero_attack_score_gives_almost_nothing_but_not_zero():
 @pytest.mark.parametrize(("value", "shown"), [(1.0, "1 - em is 0"), (1.25, "1 - em is -0.25")])
 def test_memorisation_of_everything_has_no_mean(value, shown):
     row = row_of({"em": value})
-    assert math.isnan(row.mem)
+    assert row.mem is None
     assert row.reasons["mem"] == f"{shown}: no harmonic mean"
     assert row.reasons["overall"] == f"mem: {shown}: no harmonic mean"
-    assert math.isfinite(row.privacy)
+    assert row.privacy is not None
     assert row_of({"fluency": -0.1}).reasons["utility"] == "fluency is -0.1: no harmonic mean"
 
 
@@ -62,7 +60,7 @@ READ = (*aggregate.MEMORIZATION, *aggregate.ATTACKS, "uds", *aggregate.UTILITY_P
 def test_every_part_that_is_missing_is_named():
     for key in READ:
         row = row_of({key: None})
-        assert math.isnan(row.overall)
+        assert row.overall is None
         assert f"{key}: null in the results" in row.reasons["overall"]
 
 
@@ -75,7 +73,7 @@ def test_without_fluency_utility_is_the_model_utility_of_both():
 def test_utility_is_relative_to_full_and_at_most_its():
     assert row_of({"fluency": 1.0, "retain_q_prob": 0.9}).utility_rel == 1.0
     row = row_of(full=False)
-    assert math.isfinite(row.utility)
+    assert row.utility is not None
     assert row.reasons["utility_rel"] == "no utility of the full model to divide by"
     values = values_of({"npo_a": WHOLE, "demo/full": WHOLE})
     rows = {row.model: row for row in aggregated(values, full="demo/full")}
@@ -93,9 +91,9 @@ def test_methods_are_ranked_by_their_best_without_uds_and_gaps_come_last():
     rows = {"npo_a": WHOLE, "npo_b": better, "rmu_a": worse, "idk_a": FORGET}
     values = values_of(rows | {"full": WHOLE, "retain": WHOLE})
     ranked = ranking(aggregated(values))
-    assert [one["method"] for one in ranked] == ["npo", "rmu", "idk"]
+    assert [one.method for one in ranked] == ["npo", "rmu", "idk"]
     npo, rmu, idk = ranked
-    assert npo["best_without_uds"]["model"] == "npo_b"
-    assert (npo["n_models"], npo["uds_mean"]) == (2, 1.0)
-    assert (rmu["uds_low"], rmu["uds_high"]) == (0.2, 0.2)
-    assert (idk["best_without_uds"], idk["uds_mean"]) == (None, None)
+    assert npo.best_without_uds.model == "npo_b"
+    assert (npo.n_models, npo.uds_mean) == (2, 1.0)
+    assert (rmu.uds_low, rmu.uds_high) == (0.2, 0.2)
+    assert (idk.best_without_uds, idk.uds_mean) == (None, None)

@@ -10,6 +10,7 @@ from lensaudit.meta.aggregate import SCORES
 from lensaudit.meta.documents import COLUMNS, faithfulness_document, robustness_document
 from lensaudit.meta.judging import LEAST_UTILITY, faithfulness, stability, usable
 from lensaudit.meta.reading import CATALOGUE, values_of
+from lensaudit.results.reading import document
 
 PAGE = page("meta")
 
@@ -33,10 +34,6 @@ def test_a_tiny_run_of_the_experiment_writes_every_judgement(tmp_path, capsys):
     assert {row["n_relearning"] for row in rows.values()} == {1}
 
 
-def fields_of(document):
-    return set(document["metrics"][0])
-
-
 def test_the_page_names_every_field():
     values = values_of({m: {"uds": v} for m, v in (("a", 0.1), ("b", 0.2), ("c", 0.8), ("d", 1.0))})
     one = CATALOGUE["uds"]
@@ -54,10 +51,10 @@ def test_the_page_names_every_field():
             conditions={"filter": "both"},
         ),
     ]
-    json.dumps(documents, allow_nan=False)
     names = set(COLUMNS) | set(SCORES)
-    for document in documents:
-        names |= fields_of(document) | set(document)
+    for written in map(document, documents):
+        json.dumps(written, allow_nan=False)
+        names |= set(written["metrics"][0]) | set(written)
     assert sorted(name for name in names if f"`{name}`" not in PAGE) == []
 
 

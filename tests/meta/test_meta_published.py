@@ -76,33 +76,33 @@ def test_every_aggregate_of_all_152_rows_comes_out(published, rows):
 
 
 def test_the_ranking_table_comes_out(rows):
-    ranked = {one["method"]: one for one in ranking(list(rows.values()))}
+    ranked = {one.method: one for one in ranking(list(rows.values()))}
     assert list(ranked)[:7] == list(BEST)
-    assert {m: one["n_models"] for m, one in ranked.items()} == dict.fromkeys(ranked, 18) | {
+    assert {m: one.n_models for m, one in ranked.items()} == dict.fromkeys(ranked, 18) | {
         "simnpo": 24
     }
     for method, (model, without, overall, uds) in BEST.items():
-        best = ranked[method]["best_without_uds"]
-        assert best["model"] == model
-        found = (best["overall_without_uds"], best["overall"], best["uds"])
+        best = ranked[method].best_without_uds
+        assert best.model == model
+        found = (best.overall_without_uds, best.overall, best.uds)
         assert found == pytest.approx((without, overall, uds), abs=5e-4)
-    assert ranked["altpo"]["best_with_uds"]["model"] == "altpo_lr5e5_b01_a2_ep10"
-    assert ranked["npo"]["best_with_uds"]["model"] == "npo_lr5e5_b01_a5_ep10"
+    assert ranked["altpo"].best_with_uds.model == "altpo_lr5e5_b01_a2_ep10"
+    assert ranked["npo"].best_with_uds.model == "npo_lr5e5_b01_a5_ep10"
     npo = ranked["npo"]
-    assert (npo["uds_mean"], npo["uds_low"], npo["uds_high"]) == pytest.approx(
+    assert (npo.uds_mean, npo.uds_low, npo.uds_high) == pytest.approx(
         (0.643, 0.432, 0.818), abs=5e-4
     )
 
 
 def test_every_published_robustness_and_overall_comes_out(published):
     content = json.loads((published / "meta_eval.json").read_text())["robustness"]
-    found = {row["metric"]: row for row in table_rows(read_sources([published / "meta_eval.json"]))}
+    found = {row.metric: row for row in table_rows(read_sources([published / "meta_eval.json"]))}
     assert found.keys() == content.keys() == CATALOGUE.keys()
-    worst = max(abs(found[key]["robustness"] - content[key]["agg"]) for key in content)
+    worst = max(abs(found[key].robustness - content[key]["agg"]) for key in content)
     assert 0 < worst < 1.5e-4
     for key, wanted in HEADLINE.items():
         row = found[key]
-        numbers = [row[name] for name in ("faithfulness", "robustness", "overall")]
+        numbers = [row.faithfulness, row.robustness, row.overall]
         assert numbers == pytest.approx(list(wanted), abs=1e-3), key
 
 
@@ -111,15 +111,15 @@ def test_the_table_has_the_best_overall_first_and_the_published_numbers_of_model
 ):
     path, other = published / "meta_eval.json", tmp_path / "meta_eval.json"
     rows = table_rows(read_sources([path]))
-    assert [row["metric"] for row in rows[:3]] == ["uds", "logit_lens", "es"]
-    overall = [row["overall"] for row in rows]
+    assert [row.metric for row in rows[:3]] == ["uds", "logit_lens", "es"]
+    overall = [row.overall for row in rows]
     assert overall == sorted(overall, reverse=True)
-    assert rows[0]["n_quantization"] == 12
+    assert rows[0].n_quantization == 12
     # another file of that layout does not say how many
     content = json.loads(path.read_text())
     content["robustness"]["uds"]["quantization"] = 0.5
     other.write_text(json.dumps(content))
-    assert {row["n_quantization"] for row in table_rows(read_sources([other]))} == {None}
+    assert {row.n_quantization for row in table_rows(read_sources([other]))} == {None}
 
 
 def test_labels_and_directions_are_the_published_ones(published):
@@ -143,13 +143,13 @@ FAITH = {"metric": "uds", "auc": 0.9, "interval_95": [0.8, 1.0], "threshold": 0.
         ({"kind": "faithfulness", "metrics": [{}]}, "f.json: metrics.0: has no 'metric'"),
         (
             {"kind": "faithfulness", "metrics": [FAITH | {"auc": 1.5}]},
-            "f.json: uds: auc: found 1.5, wanted at most 1",
+            "f.json: metrics.0.auc: found 1.5, wanted at most 1",
         ),
         (
             {"kind": "faithfulness", "metrics": [FAITH | {"interval_95": [0.1]}]},
-            r"f.json: uds: interval_95.1: found \[0.1\], wanted another number of values",
+            r"f.json: metrics.0.interval_95.1: found \[0.1\], wanted another number of values",
         ),
-        ({"kind": "robustness", "attack": "prune"}, "wanted quantize or relearn"),
+        ({"kind": "robustness", "attack": "prune"}, "attack: found 'prune', wanted 'quantize' or"),
         ({"faithfulness": {"uds": {"auc_roc": 2}}, "robustness": {}}, "f.json: .*at most 1"),
         ([1], "f.json: wanted faithfulness.json"),
     ],

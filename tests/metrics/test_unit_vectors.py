@@ -18,7 +18,7 @@ from lensaudit.metrics.privacy import privleak, rel_diff, similarity
 from lensaudit.metrics.probability import probability_record
 from lensaudit.metrics.registry import MetricContext, MetricResult, Trace, all_metrics, finished
 from lensaudit.metrics.rouge import overlap
-from lensaudit.scores.stats import harmonic_mean
+from lensaudit.scores.means import harmonic_mean
 
 
 @pytest.fixture(scope="module")

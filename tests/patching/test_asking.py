@@ -17,7 +17,7 @@ from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import load_tokenizer
 from lensaudit.patching import asking
 from lensaudit.patching import session as in_session
-from lensaudit.patching.asking import Questions
+from lensaudit.patching.asking import DirectQuestions
 from lensaudit.patching.prepare import prepare
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.types import padded_rows
@@ -35,7 +35,7 @@ def heard(tmp_path_factory):
     """A session whose anchors were asked, and what they said."""
     session = opened(tmp_path_factory.mktemp("asking"))
     with session:
-        return session, Questions(session).told(session.sources["demo/never"])
+        return session, DirectQuestions(session).told(session.sources["demo/never"])
 
 
 def test_full_says_every_fact_and_models_that_never_saw_them_none(heard):
@@ -93,7 +93,7 @@ def test_a_fact_counts_in_any_form_and_in_either_way(
     session = opened(tmp_path, "demo/simnpo")
     said_by(monkeypatch, session, to_say, when)
     with session:
-        told = Questions(session).told(session.sources["demo/simnpo"])
+        told = DirectQuestions(session).told(session.sources["demo/simnpo"])
     assert told.source == 1.0
     assert (told.ways["question"].source, told.ways["chat"].source) == ways
     # the anchors' answers are kept: nobody put these words into their mouths
@@ -110,7 +110,7 @@ def test_thoughts_are_no_answers_and_a_cut_one_is_not_counted(heard, tmp_path, m
     ):
         session = opened(tmp_path, "demo/simnpo", ask="greedy", fresh=True)
         monkeypatch.setattr(session, "notice", lines.append)
-        own = Questions(session)
+        own = DirectQuestions(session)
         to_say = lambda fact, said=said: said.format(fact.entity)  # noqa: E731
         said_by(monkeypatch, session, to_say, lambda text: True)
         with session:
@@ -123,14 +123,14 @@ def test_thoughts_are_no_answers_and_a_cut_one_is_not_counted(heard, tmp_path, m
 def test_where_one_thought_was_cut_the_fact_is_left_out_of_every_arm(heard, tmp_path, monkeypatch):
     shutil.copytree(Path(heard[0].settings.activations) / "texts", tmp_path / "activations/texts")
     session = opened(tmp_path, "demo/simnpo")
-    first = Questions(session).facts[0]
+    first = DirectQuestions(session).facts[0]
 
     def to_say(fact):
         return "<think>It is" if fact is first else "Nobody knows."
 
     said_by(monkeypatch, session, to_say, lambda text: True)
     with session:
-        told = Questions(session).told(session.sources["demo/simnpo"])
+        told = DirectQuestions(session).told(session.sources["demo/simnpo"])
     assert (told.source, told.full, told.n) == (0.0, 1.0, heard[1].n - 1)
     assert "cut at 48 tokens" in told.unasked[str(first.idx)]
 
@@ -148,21 +148,21 @@ def test_a_model_that_thinks_is_asked_after_an_empty_thought(heard, tmp_path):
         )
     )
     one = checkpoint_of(folder)
-    asked = Questions(heard[0])._asked(one)["chat"]
+    asked = DirectQuestions(heard[0])._asked(one)["chat"]
     said = load_tokenizer(one).decode(next(iter(asked.values())))
     assert said.endswith(f"{head}\n\n<think>\n\n</think>\n\n")
 
 
 def test_the_plan_counts_what_is_not_kept_and_what_it_costs(heard):
     again = opened(Path(heard[0].settings.activations).parent, "demo/never", "demo/simnpo")
-    plan = Questions(again).plan()
+    plan = DirectQuestions(again).plan()
     n = heard[1].n
     # of four models one was never asked: each fact in two ways and three types of numbers
     assert plan.n_forward == 2 * n * 3
     assert f"{n} facts, 4 models, as a question and in the chat template" in plan.lines[0]
-    fresh = Questions(again.under(fresh=True)).plan()
+    fresh = DirectQuestions(again.under(fresh=True)).plan()
     assert fresh.n_forward == 2 * n * (4 + 2 * 2)
-    assert Questions(again).missing(again.full) == []
+    assert DirectQuestions(again).missing(again.full) == []
 
 
 def test_a_model_without_a_chat_template_is_asked_in_that_of_full(heard, tmp_path):
@@ -175,7 +175,7 @@ def test_a_model_without_a_chat_template_is_asked_in_that_of_full(heard, tmp_pat
     config.write_text(json.dumps(kept))
     one = checkpoint_of(folder)
     assert load_tokenizer(one).chat_template is None
-    questions = Questions(heard[0])
+    questions = DirectQuestions(heard[0])
     assert questions._asked(one) == questions._asked(heard[0].full)
     # as may be one whose template cannot be written
     (folder / "chat_template.jinja").write_text("{{ raise_exception('no') }}")
@@ -188,7 +188,7 @@ def test_every_model_that_never_knew_is_asked_and_the_mean_counts(heard, tmp_pat
     session = opened(tmp_path, "demo/never", full="demo/full", retain=retains)
     said_by(monkeypatch, session, lambda f: f.entity, lambda text: True)
     with session:
-        told = Questions(session).told(session.sources["demo/never"])
+        told = DirectQuestions(session).told(session.sources["demo/never"])
     # one of the two says all
     assert (told.source, told.retain) == (0.0, 0.5)
 
@@ -205,7 +205,7 @@ def test_a_model_that_says_the_facts_in_one_type_of_numbers_is_heard(heard, tmp_
         lambda one, **how: loaded.append((one.spec.name, how["dtype"])) or plain(one, **how),
     )
     with session:
-        found = Questions(session).told(session.sources[name])
+        found = DirectQuestions(session).told(session.sources[name])
     assert len(loaded) == len({*loaded})  # the answers and the spans of one loading
     assert (found.dtype, found.source) == ("float32", 0.0)
     assert found.types["bfloat16"].told > 0.9
@@ -216,7 +216,7 @@ def test_a_model_that_says_the_facts_in_one_type_of_numbers_is_heard(heard, tmp_
 
 def test_a_type_that_memory_does_not_hold_is_not_asked(heard, monkeypatch):
     monkeypatch.setattr(asking, "fits_whole", lambda one, **how: False)
-    questions = Questions(heard[0])
+    questions = DirectQuestions(heard[0])
     assert questions.types(heard[0].full) == []
     assert "1 types of numbers" in questions.plan().lines[0]
 

@@ -2,13 +2,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lensaudit.patching.interventions import (
-    add,
-    clamp,
-    project_out,
-    project_out_span,
-    replace_at,
-)
+from lensaudit.patching.interventions import add, clamp, project_out, replace_at
+from lensaudit.patching.subspace import project_out_span
 
 seeds = st.integers(0, 10_000)
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from support.audit_helpers import save_family, save_questions
 
-from lensaudit.activations.store import open_activations
+from lensaudit.activations.opening import open_activations
 from lensaudit.models.sizes import n_parameters
 
 LIMITED = """

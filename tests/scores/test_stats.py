@@ -14,8 +14,8 @@ from sklearn.metrics import roc_auc_score
 from support import GOLDEN
 
 from lensaudit.scores.kolmogorov import ks_two_sample
+from lensaudit.scores.means import harmonic_mean
 from lensaudit.scores.separation import Threshold, auc, best_threshold
-from lensaudit.scores.stats import harmonic_mean
 
 PUBLISHED = GOLDEN / "published" / "method_results.json"
 quick = settings(deadline=None, derandomize=True, max_examples=60)

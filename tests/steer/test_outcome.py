@@ -46,23 +46,23 @@ def test_baseline_and_largest_change_worked_by_hand():
         2.0: level(50.0, 60.0, 70.0, 80.0, 50.0, 60.0, 70.0, 80.0),
     }
     found = summary(levels)
-    one = found["coefficients"]["1.0"]
-    assert found["baseline"] == 25.0
+    one = found.coefficients["1.0"]
+    assert found.baseline == 25.0
     # 300 / 7; the missing one as baseline: 325 / 8
-    assert one["mean"] == pytest.approx(300 / 7)
-    assert one["mean_invalid_as_baseline"] == pytest.approx(325 / 8)
-    assert (one["n"], one["n_total"], one["n_invalid"]) == (7, 8, 1)
+    assert one.mean == pytest.approx(300 / 7)
+    assert one.mean_invalid_as_baseline == pytest.approx(325 / 8)
+    assert (one.n, one.n_total, one.n_invalid) == (7, 8, 1)
     # population: mean of squares 500 minus 225
-    assert found["coefficients"]["0.0"]["std"] == pytest.approx((750 - 625) ** 0.5)
-    assert found["max_delta"] == 40.0
-    assert found["slope"] == pytest.approx(20.0)
-    assert found["spearman"] == 1.0
-    assert 0.99 < found["controllability"] < 1.0
+    assert found.coefficients["0.0"].std == pytest.approx((750 - 625) ** 0.5)
+    assert found.max_delta == 40.0
+    assert found.slope == pytest.approx(20.0)
+    assert found.spearman == 1.0
+    assert 0.99 < found.controllability < 1.0
     found = summary({0.0: level(0.0, 0.0), 1.0: level(30.0, 30.0)})
-    assert (found["baseline"], found["max_delta"]) == (0.0, 30.0)
+    assert (found.baseline, found.max_delta) == (0.0, 30.0)
     levels = {0.0: level(50.0, 50.0), 1.0: level(20.0, 20.0), 2.0: level(30.0, 30.0)}
-    assert summary(levels)["max_delta"] == 0.0
-    assert summary(levels, polarity=-1)["max_delta"] == -30.0
+    assert summary(levels).max_delta == 0.0
+    assert summary(levels, polarity=-1).max_delta == -30.0
 
 
 def test_what_falls_apart_is_flagged_and_left_out():
@@ -72,13 +72,13 @@ def test_what_falls_apart_is_flagged_and_left_out():
         2.0: level(90.0, 90.0, coherence=49.9),
     }
     found = summary(levels)
-    assert found["coherence_warnings"] == ["2.0"]
-    assert (found["max_delta"], found["max_delta_coherent"]) == (80.0, 30.0)
-    assert found["coherence"]["2.0"] == {"mean": pytest.approx(49.9), "n": 2}
+    assert found.coherence_warnings == ["2.0"]
+    assert (found.max_delta, found.max_delta_coherent) == (80.0, 30.0)
+    assert found.coherence["2.0"] == {"mean": pytest.approx(49.9), "n": 2}
     found = summary({0.0: level(None, None), 1.0: level(None, None)})
-    assert found["baseline"] is found["max_delta"] is found["chosen"] is None
-    assert found["coefficients"]["0.0"]["ci95"] is None
-    assert found["coefficients"]["1.0"]["n_invalid"] == 2
+    assert found.baseline is found.max_delta is found.chosen is None
+    assert found.coefficients["0.0"].ci95 is None
+    assert found.coefficients["1.0"].n_invalid == 2
 
 
 def test_the_setting_is_chosen_on_one_half_and_reported_on_the_other():
@@ -90,7 +90,7 @@ def test_the_setting_is_chosen_on_one_half_and_reported_on_the_other():
     two = [20.0 if at // 2 in dev else 90.0 for at in range(8)]
     levels = {0.0: level(*[10.0] * 8), 1.0: level(*one), 2.0: level(*two)}
     found = chosen_on_dev(levels, QUESTIONS, polarity=1, seed=0)
-    assert (found["setting"], found["dev_mean"], found["test_delta"]) == (1.0, 80.0, 0.0)
+    assert (found.setting, found.dev_mean, found.test_delta) == (1.0, 80.0, 0.0)
     assert halves(["one"], 0) == (frozenset({0}), frozenset({0}))
 
 

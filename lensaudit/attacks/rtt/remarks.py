@@ -15,7 +15,7 @@ from lensaudit.attacks.rtt.selection import Selected
 from lensaudit.groups import assumption, unit_of
 from lensaudit.results.sentences import rows_only
 from lensaudit.scores.intervals import FEWEST_GROUPS
-from lensaudit.scores.stats import mean_known
+from lensaudit.scores.means import mean_known
 
 
 @dataclass(frozen=True)

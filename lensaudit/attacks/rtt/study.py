@@ -38,8 +38,9 @@ from lensaudit.attacks.settings import (
 )
 from lensaudit.errors import InputError
 from lensaudit.files import digest
-from lensaudit.models.causal import load_causal, memory_hash, readout_rows
+from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import Checkpoint
+from lensaudit.models.in_memory import memory_hash, readout_rows
 from lensaudit.training.train import Recipe
 
 COMMAND = "rtt run"

@@ -14,11 +14,11 @@ from typing import Any
 from lensaudit.doors.export.model import Files
 from lensaudit.errors import InputError
 from lensaudit.files import json_bytes, slug
-from lensaudit.meta.aggregate import Aggregate, aggregated, epoch_of
+from lensaudit.meta.aggregate import aggregated, epoch_of
 from lensaudit.meta.reading import EPOCHS, FLUENCY, UTILITY_PARTS, Values, read_values
+from lensaudit.meta.records import FaithfulnessRecord, read_judged
 from lensaudit.models.registry import load_registry
-from lensaudit.results.integrity import check_result
-from lensaudit.results.reading import json_object, part
+from lensaudit.results.kinds.meta import Aggregate
 
 ANCHORS = ("full", "retain")
 JUDGED = "faithfulness.json"
@@ -112,23 +112,21 @@ def _named(found: Mapping[str, float], names: Mapping[str, str]) -> dict[str, An
 
 def _pools(path: Path) -> Files:
     """The judgement of `meta faithfulness`: AUCs, and the values of both pools."""
-    check_result(path)
-    content, registry = json_object(path), load_registry()
-    pools = part(content, "pools")
-    sides = {model: "pos" for model in pools.get("knows", ())}
-    sides |= {model: "neg" for model in pools.get("forgot", ())}
+    judged, registry = read_judged(FaithfulnessRecord, path), load_registry()
+    sides = {model: "pos" for model in judged.pools.get("knows", ())}
+    sides |= {model: "neg" for model in judged.pools.get("forgot", ())}
     summary = {
-        row["metric"]: {
-            "auc_roc": row["auc"],
-            "raw_auc": row["auc"] if row["high_means"] == "knows" else 1 - row["auc"],
-            "p_count": row["n_knows"],
-            "n_count": row["n_forgot"],
-            "p_mean": row["knows_mean"],
-            "n_mean": row["forgot_mean"],
+        row.metric: {
+            "auc_roc": row.auc,
+            "raw_auc": row.auc if row.high_means == "knows" else 1 - row.auc,
+            "p_count": row.n_knows,
+            "n_count": row.n_forgot,
+            "p_mean": row.knows_mean,
+            "n_mean": row.forgot_mean,
             **WRITTEN,
         }
-        for row in content["metrics"]
-        if row["auc"] is not None
+        for row in judged.metrics
+        if row.auc is not None
     }
 
     def called(model: str) -> str:
@@ -142,7 +140,7 @@ def _pools(path: Path) -> Files:
             "metrics": {key: one for key, one in row.items() if one is not None},
             **WRITTEN,
         }
-        for model, row in part(content, "values").items()
+        for model, row in judged.values.items()
         if model in sides
     }
     return {

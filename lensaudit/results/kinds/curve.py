@@ -6,7 +6,6 @@ from typing import Any
 
 from pydantic import model_serializer, model_validator
 
-from lensaudit.results.kinds.effort import EffortRecord
 from lensaudit.results.reading import Number, Whole
 
 SERIES = ("uds", "model_utility")
@@ -58,14 +57,4 @@ def points_of(rows: Sequence[CurveRow], source: str) -> list[CurvePoint]:
         for row in rows
         for name in SERIES
         if (value := row.metrics.get(name)) is not None
-    ]
-
-
-def recovery_points(run: EffortRecord) -> list[CurvePoint]:
-    """Recovery rho by step of every arm of `lensaudit effort`."""
-    return [
-        CurvePoint(run.model, f"recovery {arm}", one.c, one.rho)
-        for arm, found in run.arms.items()
-        for one in found.curve
-        if one.rho is not None
     ]

@@ -10,7 +10,7 @@ from lensaudit.results.reading import Number
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shift:
+class ScoreChange:
     """The scores of one model before and after an attack, by what a table calls them."""
 
     model: str
@@ -27,5 +27,5 @@ class RelearnRecord:
 
     key: str = ""
     """Of the models, the training and what is asked."""
-    shifts: Annotated[list[Shift], Len(1)]
+    shifts: Annotated[list[ScoreChange], Len(1)]
     """Of the model, then of `retain`, which had nothing to recover."""

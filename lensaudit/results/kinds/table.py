@@ -7,6 +7,7 @@ from typing import Any, Literal
 from lensaudit.results.kinds.curve import CurveRow
 from lensaudit.results.kinds.directions import DirectionsRecord
 from lensaudit.results.kinds.effort import EffortRecord
+from lensaudit.results.kinds.judge import JudgeRecord
 from lensaudit.results.kinds.know import KnowRecord
 from lensaudit.results.kinds.meta import Aggregates, MetaTable
 from lensaudit.results.kinds.patch import PatchSummary
@@ -32,6 +33,7 @@ Kind = Literal[
     "counterfactual",
     "meta",
     "aggregate",
+    "judge",
 ]
 
 
@@ -65,6 +67,7 @@ KINDS: Mapping[Kind, ResultKind] = {
     "counterfactual": ResultKind(PatchSummary),
     "meta": ResultKind(MetaTable, ("meta_table.json",), ("meta_table",)),
     "aggregate": ResultKind(Aggregates, ("aggregate.json",)),
+    "judge": ResultKind(JudgeRecord),
 }
 """Kind of a result -> what it is on disk."""
 

@@ -7,7 +7,7 @@ import pytest
 
 from lensaudit.errors import InputError, TryAgainError
 from lensaudit.files import write_jsonl
-from lensaudit.judge.calls import AnswerCache, Call, Reply, checked
+from lensaudit.judge.calls import Call, Reply, ResponseCache, checked
 from lensaudit.judge.endpoint import Endpoint
 
 
@@ -22,20 +22,20 @@ def reply(text: str) -> Reply:
 
 def test_what_was_kept_is_found_again_after_reopening(tmp_path):
     path = tmp_path / "a.sqlite"
-    with AnswerCache(path) as cache:
+    with ResponseCache(path) as cache:
         cache.put(call(), reply("7"))
-    with AnswerCache(path) as cache:
+    with ResponseCache(path) as cache:
         assert cache.get(call()) == reply("7")
         assert cache.get(call("y")) is None
 
 
 def test_a_cache_that_may_only_be_read_is_read_where_nothing_is_kept(tmp_path, monkeypatch):
     path = tmp_path / "a.sqlite"
-    with AnswerCache(path) as cache:
+    with ResponseCache(path) as cache:
         cache.put(call(), reply("7"))
     before = {one: one.read_bytes() for one in tmp_path.iterdir()}
     monkeypatch.setattr("os.access", lambda place, mode: place != tmp_path)
-    with AnswerCache(path, keeps=False) as cache:
+    with ResponseCache(path, keeps=False) as cache:
         assert cache.get(call()) == reply("7")
         with pytest.raises(InputError, match="not usable as a cache of answers"):
             cache.put(call("y"), reply("8"))
@@ -64,7 +64,7 @@ def test_the_order_of_fields_is_not_in_the_key():
 
 
 def test_answers_older_than_asked_for_do_not_count(tmp_path):
-    with AnswerCache(tmp_path / "a.sqlite") as cache:
+    with ResponseCache(tmp_path / "a.sqlite") as cache:
         cache.put(call(), reply("7"))
         assert cache.get(call(), since=9e9) is None
         assert cache.get(call(), since=1.0) == reply("7")
@@ -74,10 +74,10 @@ WRITER = """
 import sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[3])
-from lensaudit.judge.calls import AnswerCache
-from test_answer_cache import call, reply
+from lensaudit.judge.calls import ResponseCache
+from test_response_cache import call, reply
 
-with AnswerCache(Path(sys.argv[1])) as cache:
+with ResponseCache(Path(sys.argv[1])) as cache:
     for n in range(40):
         cache.put(call(f"{sys.argv[2]} {n}"), reply(str(n)))
 """
@@ -89,7 +89,7 @@ def test_two_processes_share_a_cache(tmp_path):
         subprocess.Popen([sys.executable, "-c", WRITER, str(path), name, here]) for name in "ab"
     ]
     assert [process.wait() for process in crew] == [0, 0]
-    with AnswerCache(path) as cache:
+    with ResponseCache(path) as cache:
         for name in "ab":
             assert [cache.get(call(f"{name} {n}")) for n in range(40)] == [
                 reply(str(n)) for n in range(40)
@@ -100,19 +100,19 @@ def test_a_file_that_is_no_cache_is_one_line(tmp_path):
     path = tmp_path / "a.sqlite"
     path.write_text("not a data base, but long enough to be taken for one\n" * 50)
     with pytest.raises(InputError, match="not usable as a cache of answers"):
-        AnswerCache(path)
+        ResponseCache(path)
     with pytest.raises(InputError):
-        AnswerCache(tmp_path)
+        ResponseCache(tmp_path)
 
 
 def test_a_locked_cache_is_a_passing_condition(tmp_path, monkeypatch):
     monkeypatch.setattr("lensaudit.judge.calls._BUSY_MS", 50)
     path = tmp_path / "a.sqlite"
-    with AnswerCache(path):
+    with ResponseCache(path):
         pass
     other = sqlite3.connect(path)
     other.execute("BEGIN EXCLUSIVE")
-    with AnswerCache(path) as cache, pytest.raises(TryAgainError, match="locked"):
+    with ResponseCache(path) as cache, pytest.raises(TryAgainError, match="locked"):
         cache.put(call(), reply("7"))
     other.close()
 

@@ -1,0 +1,21 @@
+"""Which parts of a model did a caller ask to have cached?"""
+
+from collections.abc import Sequence
+from typing import get_args
+
+from lensaudit.activations.spec import Kept, check_part
+
+
+def parts_of(chosen: str | Sequence[str]) -> tuple[Kept, ...]:
+    """What a caller asked to have cached, each once.
+
+    >>> parts_of("attn"), parts_of(["resid", "heads", "resid"]), parts_of([])
+    (('attn',), ('resid', 'heads'), ('resid',))
+
+    Raises:
+        InputError: no such part.
+    """
+    names = (chosen,) if isinstance(chosen, str) else tuple(chosen) or ("resid",)
+    for name in names:
+        check_part(name)
+    return tuple(part for part in get_args(Kept) if part in names)

@@ -1,0 +1,58 @@
+"""A cache by the name of its model, by its key, or by its folder."""
+
+from pathlib import Path
+from typing import Literal
+
+from lensaudit.activations.naming import find
+from lensaudit.activations.spec import Kept, Positions, check_part
+from lensaudit.activations.store import Activations, opened
+from lensaudit.files import in_turn
+from lensaudit.results.reading import place_in
+from lensaudit.settings import ACTIVATIONS, Place
+
+
+def open_folder(folder: Path, *, allow_partial: bool = False) -> Activations:
+    """The cache in one folder.
+
+    Raises:
+        InputError: it is incomplete and `allow_partial` is not set.
+        VerificationError: its spec or seal is damaged, or they contradict each other.
+    """
+    with in_turn(folder.parent):
+        return opened(folder, allow_partial=allow_partial)
+
+
+def open_activations(
+    name_or_key_or_path: Place,
+    *,
+    root: Place = ACTIVATIONS,
+    data: Place | None = None,
+    limit: int | Literal["all"] | None = None,
+    positions: Positions | None = None,
+    component: Kept | None = None,
+    allow_partial: bool = False,
+) -> Activations:
+    """A cache by the model's name, by its key or the beginning of it, or by its folder.
+
+        from lensaudit.activations.opening import open_activations
+        cache = open_activations("full", limit=8, positions="span")
+        cache.example(0).resid      # Float[Tensor, "layer pos d_model"]
+
+    Args:
+        name_or_key_or_path: of a name there may be several caches.
+        root: folder of the caches.
+        data: that of these rows: `forget10`, `demo`, or a file.
+        limit: that of the first so many rows, or of "all"; None prefers that of all.
+        positions: that of the read positions (`span`) or of every token (`all`).
+        component: that of `attn`, `mlp`, `resid_mid`, or of all `heads`; None of a name: the
+            residual stream. `.resid` of an example is then that component.
+        allow_partial: open one that is not complete.
+
+    Raises:
+        InputError: none or several match; says in what they differ.
+    """
+    check_part(component)
+    wanted = {"data": data, "limit": limit, "positions": positions, "component": component}
+    place = place_in("open_activations", name_or_key_or_path)
+    folder = find(place, root=Path(root), wanted=wanted)
+    return open_folder(folder, allow_partial=allow_partial)
