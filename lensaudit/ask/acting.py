@@ -139,7 +139,8 @@ def _is_read(wanted: Collection[str], asked: Any, known: Mapping[str, Choice]) -
         metrics = ordered(suite, in_commas(asked) if isinstance(asked, str) else asked)
     except InputError:
         return True
-    read = {name for one in metrics for each in one.reads[suite] for name in vars(each).values()}
+    reads = [each for one in metrics for each in one.reads[suite]]
+    read = {name for one in reads for name in (one.kind, one.of, one.field)}
     return not read.isdisjoint(wanted) or (OF_A_LOG in wanted and bool(retain_names(metrics)))
 
 

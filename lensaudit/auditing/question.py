@@ -255,7 +255,7 @@ def splits_of(model: str, asked: Questions) -> dict[str, Split]:
     own = _own_rows(asked)
     if own and asked.suite != "tofu":
         raise InputError("own rows of --data, --holdout and --kept belong to --suite tofu")
-    return load_suite(
+    found = load_suite(
         asked.suite,
         own_data(asked.data)[0] or (DEMO_DATA if family_of(model) else None),
         forget_split=asked.forget_split,
@@ -263,6 +263,12 @@ def splits_of(model: str, asked: Questions) -> dict[str, Split]:
         own=own,
         limit=asked.limit,
     )
+    names: Sequence[str] = getattr(asked, "metrics", ())
+    if not any(":" in one for one in names):
+        return found
+    from lensaudit.metrics.registry import splits_with_options  # half a second to import
+
+    return {**found, **splits_with_options(asked.suite, found, names, asked.limit)}
 
 
 def _own_rows(asked: Questions) -> dict[str, Path]:

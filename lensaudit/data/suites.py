@@ -1,7 +1,7 @@
 """Which questions does a suite ask? The splits of TOFU and MUSE, and anybody's own rows."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -47,6 +47,8 @@ class Split:
     """Hub split of the solved examples."""
     authors: bool = False
     """TOFU's rows about its authors, which do not name them: `tofu.with_authors`."""
+    how: Mapping[str, int] = field(default_factory=dict)
+    """What options of one metric say: `max_new_tokens`, `batch_size`."""
 
     @property
     def digest(self) -> str:
@@ -99,6 +101,15 @@ def load_suite(
         wanted = ", ".join(_file_name(suite, part) for part in parts)
         raise InputError(f"{data}: holds none of {wanted}")
     return found
+
+
+def own_rows(part: Split, file: Path, limit: int | None) -> Split:
+    """A split with the rows of a file in place of its own.
+
+    Raises:
+        InputError: rows that cannot be read.
+    """
+    return _filled(part, str(file), read_values(file), (), limit, own=True)
 
 
 def _parts(suite: Suite, forget_split: str, question_key: str) -> tuple[Split, ...]:

@@ -7,10 +7,11 @@ from typing import Any
 from lensaudit.data.suites import Suite
 from lensaudit.errors import InputError
 from lensaudit.files import write_json
+from lensaudit.metrics.options import with_rest
 from lensaudit.metrics.probability import probability_record
 from lensaudit.metrics.registry import (
-    MetricContext,
     finished,
+    metric_of,
     ordered,
     unscored,
 )
@@ -72,17 +73,15 @@ def recomputed(
     own rows; a comparison with the retain model needs its log again, or the value in its place.
     """
     done: dict[str, MetricResult] = {}
+    named = {metric_of(one).name for one in with_rest(names)}
     for metric in ordered(log.suite, names):
-        needs = {need: done[need] for need in metric.local_needs if need in done}
-        own = log.entries.get(metric.name)
-        if metric.needs and len(needs) == len(metric.local_needs):
-            context = MetricContext(
-                log.suite, (), None, needs, retain or {}, retain_value=retain_value
-            )
+        own = log.entries.get(metric.name) or log.entries.get(metric.rows_of)
+        if metric.needs and done.keys() >= {*metric.local_needs}:
+            context = metric.context(log.suite, None, done, retain or {}, retain_value=retain_value)
             done[metric.name] = finished(metric, metric.fn(context))
         elif own is not None and (own.records or own.parts):
             done[metric.name] = finished(metric, own)
-        elif metric.name in names:
+        elif metric.name in named:
             done[metric.name] = unscored(f"{log.path.name} has no rows it could be computed from")
     return done
 

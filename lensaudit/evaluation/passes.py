@@ -359,7 +359,8 @@ class ModelPasses:
                     raise WorkError(not_finite(f"{subject.name}: {read.split} row {idx}"))
             return found
 
-        return self._kept(f"{read.kind}-{read.split}-{read.field}", subject, view.values, make)
+        label, split = f"{read.kind}-{read.split}-{read.field}", self.splits[read.split]
+        return self._kept(label, subject, view.values, make, split)
 
     def _generated(self, read: Read) -> Sequence[Arrays]:
         """New tokens by question: one generation for each, whatever the field."""
@@ -384,7 +385,8 @@ class ModelPasses:
 
         obeyed = {"obeyed": dict(self.subject.obeyed)} if self.subject.obeyed else {}
         how: dict[str, Any] = {"n_new": n_new, **obeyed}
-        return self._kept(f"{kind}-{split.name}", self.subject, list(prompts.values()), make, **how)
+        texts = list(prompts.values())
+        return self._kept(f"{kind}-{split.name}", self.subject, texts, make, split, **how)
 
     def _new_tokens(self, read: Read) -> dict[int, list[int]]:
         """Generated tokens by idx."""
@@ -392,7 +394,7 @@ class ModelPasses:
         return {idx: item["ids"].tolist() for idx, item in made}
 
     def _n_new(self, split: Split) -> int:
-        return self.max_new_tokens or split.max_new_tokens
+        return split.how.get("max_new_tokens") or self.max_new_tokens or split.max_new_tokens
 
     def _prompts(self, read: Read) -> tuple[Prompts, Mapping[int, str]]:
         """What is continued, by idx, and why the other rows are not: they do not fit."""
@@ -468,6 +470,7 @@ class ModelPasses:
         subject: Subject,
         texts: Sequence[Encoding] | Sequence[tuple[int, ...]],
         make: Callable[[int], list[Arrays]],
+        split: Split,
         **determines: Any,
     ) -> Sequence[Arrays]:
         """The numbers of a pass: of this run, of an earlier one, or made now."""
@@ -475,13 +478,14 @@ class ModelPasses:
             return self._arrays[label]
 
         def sized() -> list[Arrays]:
-            size = self._fitting(subject, texts, determines.get("n_new", 0))
+            named = split.how.get("batch_size")
+            size = named or self._fitting(subject, texts, determines.get("n_new", 0))
             while True:
                 try:
                     with one_memory_error():
                         return make(size)
                 except torch.OutOfMemoryError as error:
-                    if self.batch_size or size == 1:
+                    if named or self.batch_size or size == 1:
                         raise WorkError(
                             f"{self.subject.name}: batch size {size} does not fit into memory; "
                             "finished passes are kept, run again with a smaller --batch-size"

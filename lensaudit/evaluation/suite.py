@@ -17,9 +17,9 @@ from lensaudit.metrics.registry import (
     Metric,
     MetricContext,
     Read,
-    all_metrics,
     alternatives,
     finished,
+    metric_of,
     ordered,
     unscored,
 )
@@ -58,10 +58,8 @@ def evaluate(
     passes.release()
     done: dict[str, MetricResult] = {}
     for one in metrics:
-        needs = {need: done[need] for need in one.local_needs}
-        context = MetricContext(
-            suite, one.reads[suite], passes, needs, retain or {}, empty, retain_value, one.name
-        )
+        how = {"empty": empty, "retain_value": retain_value}
+        context = one.context(suite, passes, done, retain or {}, **how)
         done[one.name] = _computed(one, context)
     return done
 
@@ -103,7 +101,7 @@ def splits_of(metric: Metric, suite: Suite) -> list[str]:
         return splits[: 2 if metric.combine else 1]
     if metric.row_value is None or not metric.local_needs:
         return []
-    return splits_of(all_metrics()[metric.local_needs[0]], suite)
+    return splits_of(metric_of(metric.local_needs[0]), suite)
 
 
 def notes(passes: ModelPasses, reads: Sequence[Read]) -> list[str]:
@@ -137,10 +135,10 @@ def result_rows(
     suite: Suite, passes: ModelPasses, entries: Mapping[str, MetricResult]
 ) -> Iterator[dict[str, Any]]:
     """The rows of `results.jsonl`, split by split."""
-    metrics, scored = all_metrics(), dict[str, dict[str, MetricResult]]()
+    scored = dict[str, dict[str, MetricResult]]()
     for name, entry in entries.items():
         sides = tuple(entry.parts.values()) or (entry,)
-        for split, side in zip(splits_of(metrics[name], suite), sides, strict=False):
+        for split, side in zip(splits_of(metric_of(name), suite), sides, strict=False):
             scored.setdefault(split, {})[name] = side
     for name, split in passes.all_splits.items():
         theirs = scored.get(name, {})

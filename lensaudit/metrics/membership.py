@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lensaudit.groups import unit_of
+from lensaudit.metrics.options import Choice
 from lensaudit.metrics.registry import (
     NO_CONTENT,
     GroupsBySide,
@@ -85,13 +86,21 @@ def zlib_attack(context: MetricContext) -> MetricResult:
     return _attacked(context, score)
 
 
-@metric("mia_min_k", source=f"arXiv:2310.16789; {UPSTREAM}min_k.py", **_both())
+_K: dict[str, Any] = {"options": {"k": Choice(MIN_K, kind=float, above=0, most=1)}}
+
+
+@metric("mia_min_k", source=f"arXiv:2310.16789; {UPSTREAM}min_k.py", **_both(), **_K)
 def min_k_attack(context: MetricContext) -> MetricResult:
-    """Score: minus the mean of the least 40 % of the content tokens' log-probabilities."""
+    """Score: minus the mean of the least `k` (40 %) of the content tokens' log-probabilities."""
     return _attacked_content(context, lambda content: content.log_prob)
 
 
-@metric("mia_min_k_plus_plus", source=f"arXiv:2404.02936; {UPSTREAM}min_k_plus_plus.py", **_both())
+@metric(
+    "mia_min_k_plus_plus",
+    source=f"arXiv:2404.02936; {UPSTREAM}min_k_plus_plus.py",
+    **_both(),
+    **_K,
+)
 def min_k_plus_plus_attack(context: MetricContext) -> MetricResult:
     """As min-k, each log-probability standardised under the model's own distribution."""
     return _attacked_content(context, standardised)
@@ -169,9 +178,10 @@ def _attacked_content(
 ) -> MetricResult:
     """The same of the least values of the content tokens."""
     empty = 0.0 if context.empty == "upstream" else None
+    share = context.options.get("k", MIN_K)
 
     def score(trace: Trace, read: Read, idx: int) -> float | None:
         content = trace.content
-        return least_mean(values(content), MIN_K) if len(content) else empty
+        return least_mean(values(content), share) if len(content) else empty
 
     return _attacked(context, score)

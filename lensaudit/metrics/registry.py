@@ -2,7 +2,8 @@
 
 A metric is one function `MetricContext -> MetricResult` under `@metric`; a file in this folder that
 holds one is found by itself. One function may be registered under several names, each with its
-own reads. Its value is made of the records of its rows here, in one way for all.
+own reads. Its value is made of the records of its rows here, in one way for all. A name may say
+options, `mia_min_k:k=0.2`: that is a metric of its own, under this name, and so are its needs.
 """
 
 import importlib
@@ -10,18 +11,21 @@ import math
 import pkgutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 import lensaudit.metrics
-from lensaudit.data.suites import Suite
+from lensaudit.data.suites import Split, Suite, own_rows
 from lensaudit.errors import FailureKind, InputError
 from lensaudit.groups import Group, assumption, own_group, unit_of
+from lensaudit.metrics.options import Choice, named_with, parsed, with_rest
 from lensaudit.results.kinds.eval import MetricResult, Record
 from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.intervals import clustered_mean
+from lensaudit.settings import GENERATED
 
 T = TypeVar("T")
 Kind = Literal["trace", "reference", "gradient", "text", "jailbreak", "fluency", "patched"]
@@ -42,6 +46,21 @@ class Read:
     kind: Kind
     split: str
     field: str = "answer"
+    how: tuple[tuple[str, Any], ...] = ()
+    """What a metric's options change about the split; its name says them too."""
+
+    def tuned(self, values: Mapping[str, Any]) -> "Read":
+        """The same of the split as these options want it: other rows, tokens or batches."""
+        acting = {"data": self.kind != "patched", "max_new_tokens": self.kind in GENERATED}
+        acting["batch_size"] = self.kind not in ("patched", "gradient")
+        how = tuple((name, value) for name, value in values.items() if acting.get(name))
+        said = ",".join(f"{name}={value}" for name, value in how)
+        return replace(self, split=f"{self.split}[{said}]", how=how) if how else self
+
+    @property
+    def of(self) -> str:
+        """The suite's split that it is."""
+        return self.split.partition("[")[0]
 
 
 @dataclass(frozen=True)
@@ -80,7 +99,9 @@ class MetricContext:
     retain_value: float | None = None
     """AUC that stands in for a missing retain reference; open-unlearning takes 0.5 silently."""
     name: str = ""
-    """Of the metric: one function may serve several."""
+    """Of the metric, without options: one function may serve several."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Those that the metric declares, by name."""
 
 
 MetricFunction = Callable[[MetricContext], MetricResult]
@@ -110,11 +131,47 @@ class Metric:
     """A package without which it cannot be computed."""
     on_request: bool = False
     """Computed where it is named, and not as a part of all."""
+    options: Mapping[str, Choice] = field(default_factory=dict)
+    """What may be chosen of it beside what its passes take."""
+    chosen: Mapping[str, Any] = field(default_factory=dict)
+    """Of all options those that its name says."""
+    called: Mapping[str, str] = field(default_factory=dict)
+    """Need with options -> what the function calls it."""
 
     @property
     def local_needs(self) -> tuple[str, ...]:
         """Needs from the same log."""
         return tuple(need for need in self.needs if not need.startswith(RETAIN))
+
+    @property
+    def rows_of(self) -> str:
+        """The metric whose rows are the same, of which another field is averaged."""
+        kept = {key: one for key, one in self.chosen.items() if key not in self.options}
+        fields = all(one.field for one in self.options.values())
+        return named_with(self.name.partition(":")[0], kept) if fields else self.name
+
+    def context(
+        self,
+        suite: Suite,
+        passes: Any,
+        done: Mapping[str, MetricResult],
+        retain: Mapping[str, MetricResult],
+        **how: Any,
+    ) -> MetricContext:
+        """What the function is given: each need under the name that the function calls it."""
+        names = {need: self.called.get(need, need) for need in self.local_needs}
+        wanted = {need.removeprefix(RETAIN): name for need, name in self.called.items()}
+        theirs = {name: one for name, one in retain.items() if name not in wanted.values()}
+        return MetricContext(
+            suite,
+            self.reads[suite] if passes is not None else (),
+            passes,
+            {name: done[need] for need, name in names.items()},
+            theirs | {name: retain[need] for need, name in wanted.items() if need in retain},
+            name=self.name.partition(":")[0],
+            options={name: one.default for name, one in self.options.items()} | dict(self.chosen),
+            **how,
+        )
 
 
 _METRICS: dict[str, Metric] = {}
@@ -132,6 +189,7 @@ def metric(
     combine: Combine | None = None,
     package: str | None = None,
     on_request: bool = False,
+    options: Mapping[str, Choice] | None = None,
 ) -> Callable[[MetricFunction], MetricFunction]:
     """Register a function as the metric `name` of the suites it is given reads for.
 
@@ -157,6 +215,7 @@ def metric(
             combine,
             package,
             on_request,
+            options or {},
         )
         return fn
 
@@ -177,26 +236,125 @@ def all_metrics() -> Mapping[str, Metric]:
     return {one.name: one for one in ranked}
 
 
+def metric_of(name: str) -> Metric:
+    """The metric of a name, with the options that the name says.
+
+    Raises:
+        InputError: there is none, or it has no such option or value.
+    """
+    (plain, said), known = parsed(name), all_metrics()
+    if plain not in known:
+        raise InputError(f"no metric {plain!r}; there are {', '.join(sorted(known))}")
+    return tuned(known[plain], said) if said else known[plain]
+
+
+def tuned(metric: Metric, said: Mapping[str, Any]) -> Metric:
+    """A metric with options; each reaches its passes, its formula and what it needs.
+
+    Raises:
+        InputError: it has no such option or value.
+    """
+    known = choices(metric)
+    if unknown := [key for key in said if key not in known]:
+        has = f"it has {', '.join(sorted(known))}" if known else "it has none"
+        raise InputError(f"--metric {metric.name}: no option {unknown[0]!r}; {has}")
+    values = {key: known[key].read(said[key], f"--metric {metric.name}:{key}") for key in said}
+    needs = {_need_with(need, values): need for need in metric.needs}
+    plain = {need: metric.called.get(old, old) for need, old in needs.items() if need != old}
+    field = next((values[key] for key in metric.options if known[key].field and key in said), None)
+    return replace(
+        metric,
+        name=named_with(metric.name, values),
+        reads={s: tuple(one.tuned(values) for one in own) for s, own in metric.reads.items()},
+        needs=tuple(needs),
+        row_value=mean_of(field) if field else metric.row_value,
+        chosen={**metric.chosen, **values},
+        called={need: one.removeprefix(RETAIN) for need, one in plain.items()},
+    )
+
+
+def _need_with(need: str, values: Mapping[str, Any]) -> str:
+    """A need with those of the options that it has."""
+    name = need.removeprefix(RETAIN)
+    known = choices(metric_of(name))
+    own = {key: value for key, value in values.items() if key in known}
+    return need.removesuffix(name) + named_with(name, own)
+
+
+_PASS_OPTIONS = {
+    "data": Choice(kind=str),
+    "max_new_tokens": Choice(kind=int, least=1),
+    "batch_size": Choice(kind=int, least=1),
+}
+"""What reads take."""
+
+
+def choices(metric: Metric) -> Mapping[str, Choice]:
+    """Every option of a metric: its own, those of its passes, and those of what it needs."""
+    found: dict[str, Choice] = {}
+    for need in metric.needs:
+        found |= choices(metric_of(need.removeprefix(RETAIN)))
+    every = [one for own in metric.reads.values() for one in own]
+    probe = {name: name for name in _PASS_OPTIONS}
+    acting = {name for one in every for name, _ in one.tuned(probe).how}
+    found |= {name: one for name, one in _PASS_OPTIONS.items() if name in acting}
+    if len(splits_read(metric)) != 1:
+        found.pop("data", None)  # nobody could say whose rows these are
+    return found | metric.options
+
+
+def splits_read(metric: Metric) -> set[str]:
+    """TOFU's splits that a metric and its needs read."""
+    needs = (metric_of(need) for need in metric.local_needs)
+    return {one.of for one in metric.reads.get("tofu", ())}.union(*map(splits_read, needs))
+
+
+def splits_with_options(
+    suite: Suite, splits: Mapping[str, Split], names: Iterable[str], limit: int | None
+) -> dict[str, Split]:
+    """The splits of a suite as options of the named metrics want them, under their own names.
+
+    Raises:
+        InputError: rows cannot be read, or are given to another suite than TOFU.
+    """
+    found: dict[str, Split] = {}
+    for read in (one for each in ordered(suite, names) for one in each.reads[suite]):
+        if not read.how or read.of not in splits:
+            continue
+        how = dict(read.how)
+        split, data = splits[read.of], how.pop("data", None)
+        if data is not None and suite != "tofu":
+            raise InputError(f"data={data}: own rows belong to --suite tofu")
+        split = split if data is None else own_rows(split, Path(data).expanduser(), limit)
+        found[read.split] = replace(split, name=read.split, how=how)
+    return found
+
+
 def ordered(suite: Suite, names: Iterable[str] = ()) -> list[Metric]:
     """The named metrics of a suite, or all but those on request, each after what it needs.
 
     Raises:
-        InputError: a name that the suite does not have; the known ones are listed.
+        InputError: a name that the suite does not have, the known ones are listed; an option that
+            a metric does not have.
     """
     known = {name: one for name, one in all_metrics().items() if suite in one.reads}
-    wanted = list(names) or [name for name, one in known.items() if not one.on_request]
-    if unknown := [name for name in wanted if name not in known]:
-        raise InputError(
-            f"suite {suite} has no metric {unknown[0]!r}; it has {', '.join(sorted(known))}"
-        )
+    wanted = with_rest(names) or [name for name, one in known.items() if not one.on_request]
     order: dict[str, Metric] = {}
 
-    def visit(name: str) -> None:
-        if name in order:
+    def visit(name: str, by: tuple[str, ...] = ()) -> None:
+        if (plain := parsed(name)[0]) not in known:
+            needed = f" ({by[-1]} needs it)" if by else ""
+            raise InputError(
+                f"suite {suite} has no metric {plain!r}{needed}; it has {', '.join(sorted(known))}"
+            )
+        if name in by:
+            raise InputError(f"metric {name} needs itself ({' -> '.join((*by, name))})")
+        one = metric_of(name)
+        if one.name in order:
             return
-        for need in known[name].local_needs:
-            visit(need)
-        order[name] = known[name]
+        for need in one.local_needs:
+            visit(need, (*by, name))
+        order[one.name] = one
 
     for name in wanted:
         visit(name)

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from lensaudit.data.scripts import Letter, letter_of
+from lensaudit.metrics.options import Choice
 from lensaudit.metrics.registry import (
     MetricContext,
     MetricResult,
@@ -23,8 +24,12 @@ NO_WORD = "the answer has no word that ROUGE knows"
 JAILBREAK_SOURCE = "gnueaj/unlearning-depth-score fc31639, jailbreak_rouge"
 
 
+SCORES = ("rouge1_recall", "rougeL_f1", "rougeL_recall")
+
+
 def _options(field: str, source: str = SOURCE) -> dict[str, Any]:
     return {
+        "options": {"rouge_type": Choice(field, one_of=SCORES, field=True)},
         "high_means": "knows",
         "source": source,
         "row_value": mean_of(field),

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from lensaudit.metrics.registry import all_metrics
+from lensaudit.metrics.registry import metric_of
 from lensaudit.screen.cells import brief, interval, no_interval
 from lensaudit.screen.tables import Part, table
 
@@ -23,7 +23,7 @@ def values(found: "EvaluationResult") -> Iterator[Part]:
             (
                 name,
                 f"{entry.value:.4g}",
-                ARROWS[all_metrics()[name].high_means],
+                ARROWS[metric_of(name).high_means],
                 interval(entry.ends, entry.why or "", form=".4g"),
                 _counts(entry),
             )
@@ -49,7 +49,7 @@ def lacking(found: "EvaluationResult") -> dict[str, list[str]]:
 
 def _root(found: "EvaluationResult", name: str) -> str:
     """Why a metric has no value: the reason of what it needs, where that is what is missing."""
-    for need in all_metrics()[name].local_needs:
+    for need in metric_of(name).local_needs:
         other = found.entries.get(need)
         if other is not None and other.value is None and not other.records:
             return _root(found, need)

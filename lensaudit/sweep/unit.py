@@ -21,7 +21,7 @@ from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.auditing.step import Opened
 from lensaudit.errors import InputError, TryAgainError, VerificationError, WorkError
 from lensaudit.files import make_folder, read_json, write_json
-from lensaudit.metrics.registry import Metric, all_metrics, ordered, retain_names
+from lensaudit.metrics.registry import Metric, metric_of, ordered, retain_names
 from lensaudit.models.checkpoint import Checkpoint, in_role, open_model
 from lensaudit.models.device import resolve_device
 from lensaudit.patching.options import parse_memory
@@ -208,8 +208,7 @@ def measured(
     said = found.said[model]
     if said.failures:
         raise WorkError(f"{said.failures[0].step}: {said.failures[0].message}")
-    known, entries = all_metrics(), sorted(said.entries.items())
-    values = {name: _value(known[name], one) for name, one in entries}
+    values = {name: _value(metric_of(name), one) for name, one in sorted(said.entries.items())}
     for asked in know.values():
         values |= _association(asked if isinstance(asked, str) else found.known[model])
     for depth in found.depths:

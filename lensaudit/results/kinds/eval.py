@@ -232,7 +232,8 @@ def check_share(name: str, value: float | None, where: object) -> None:
     Raises:
         InputError: it is not from 0 to 1.
     """
-    if value is not None and _SHARE.fullmatch(name) and not -1e-6 <= value <= 1 + 1e-6:
+    plain = name.partition(":")[0]  # options stand behind it
+    if value is not None and _SHARE.fullmatch(plain) and not -1e-6 <= value <= 1 + 1e-6:
         raise InputError(f"{where} is {value:g}, wanted 0 to 1")
 
 
