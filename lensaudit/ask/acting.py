@@ -27,7 +27,7 @@ class KnowsIdle(Protocol):
 
 
 @dataclasses.dataclass(frozen=True)
-class Choice:
+class ChosenOption:
     """A field of a settings record, or of one inside it."""
 
     name: str
@@ -42,7 +42,7 @@ class Choice:
         return self.value != self.default and self.value not in (None, (), "", "none")
 
 
-def choices(settings: Any) -> Iterator[Choice]:
+def choices(settings: Any) -> Iterator[ChosenOption]:
     """Every field of a record that is an option."""
     record = type(settings)
     hints = get_type_hints(record, include_extras=True)
@@ -56,7 +56,7 @@ def choices(settings: Any) -> Iterator[Choice]:
             yield from choices(value)
         elif (words := option_in(hints[one.name])) is not None:
             needs = (*words.needs, *beside.get(one.name, ()))
-            yield Choice(one.name, words.flags(one.name)[0], value, one.default, needs)
+            yield ChosenOption(one.name, words.flags(one.name)[0], value, one.default, needs)
 
 
 def idle(settings: Any, beside: Mapping[str, Any] | None = None) -> dict[str, str]:
@@ -68,7 +68,7 @@ def idle(settings: Any, beside: Mapping[str, Any] | None = None) -> dict[str, st
     """
     known = {one.name: one for one in choices(settings)}
     for name, value in (beside or {}).items():
-        known[name] = Choice(name, f"--{name}", value, None, ())
+        known[name] = ChosenOption(name, f"--{name}", value, None, ())
     found = {}
     for one in known.values():
         if one.is_given:
@@ -91,7 +91,7 @@ def acting(settings: T, beside: Mapping[str, Any] | None = None) -> T:
     return settings
 
 
-def _holds(need: Needs, other: Choice, known: Mapping[str, Choice]) -> bool:
+def _holds(need: Needs, other: ChosenOption, known: Mapping[str, ChosenOption]) -> bool:
     beside = need.unless and known.get(need.unless.field)
     if need.unless is not None and beside is not None and _holds(need.unless, beside, known):
         return True
@@ -114,7 +114,7 @@ def _holds(need: Needs, other: Choice, known: Mapping[str, Choice]) -> bool:
     return other.is_given
 
 
-def _fits_models(need: Needs, values: Sequence[Any], known: Mapping[str, Choice]) -> bool:
+def _fits_models(need: Needs, values: Sequence[Any], known: Mapping[str, ChosenOption]) -> bool:
     """Are the sources one's own, or is there a model that never saw their facts?"""
     registry = load_registry(known["registry"].value if "registry" in known else None)
     if need.own:
@@ -124,13 +124,13 @@ def _fits_models(need: Needs, values: Sequence[Any], known: Mapping[str, Choice]
     return NO_RETAIN_MODEL not in retains_for(sources, tuple(filter(None, values)), registry)
 
 
-def _brought(need: Needs, known: Mapping[str, Choice]) -> dict[str, Choice]:
+def _brought(need: Needs, known: Mapping[str, ChosenOption]) -> dict[str, ChosenOption]:
     """Of what a need reads, what does not count -> the option that brings it."""
     pairs = ((read, known[field]) for read, field in need.but if field in known)
     return {read: one for read, one in pairs if one.is_given}
 
 
-def _is_read(wanted: Collection[str], asked: Any, known: Mapping[str, Choice]) -> bool:
+def _is_read(wanted: Collection[str], asked: Any, known: Mapping[str, ChosenOption]) -> bool:
     """Does a metric that is asked for read one of these? Of names that nobody knows: perhaps."""
     from lensaudit.metrics.registry import ordered, retain_names  # half a second to import
 
@@ -144,7 +144,7 @@ def _is_read(wanted: Collection[str], asked: Any, known: Mapping[str, Choice]) -
     return not read.isdisjoint(wanted) or (OF_A_LOG in wanted and bool(retain_names(metrics)))
 
 
-def _wanted(need: Needs, other: Choice, known: Mapping[str, Choice]) -> str:
+def _wanted(need: Needs, other: ChosenOption, known: Mapping[str, ChosenOption]) -> str:
     said = _said(need, other)
     if need.but:
         flags = " and ".join(dict.fromkeys(one.flag for one in _brought(need, known).values()))
@@ -158,12 +158,12 @@ def _wanted(need: Needs, other: Choice, known: Mapping[str, Choice]) -> str:
 _OUT = "; leave it out"
 
 
-def _here(other: Choice) -> str:
+def _here(other: ChosenOption) -> str:
     here = ", ".join(map(str, other.value)) if isinstance(other.value, tuple) else other.value
     return "" if here in (None, "") else f" (here {here})"
 
 
-def _said(need: Needs, other: Choice) -> str:
+def _said(need: Needs, other: ChosenOption) -> str:
     """What is wanted of one other option, in words."""
     found = _here(other)
     if need.own or need.never:

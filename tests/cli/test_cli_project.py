@@ -310,7 +310,7 @@ LOOKED_AT = {
     "--page",
     *("--pool-forgot", "--pool-knows", "--positive", "--project", "--prompt"),
     *("--question-key", "--quiet", "--quota", "--real", "--registry", "--relearn-data"),
-    *("--relearn-on", "--results", "--retain", "--kept", "--retain-log", "--review"),
+    *("--relearn-on", "--report", "--results", "--retain", "--kept", "--retain-log", "--review"),
     *("--source", "--steer", "--strengths", "--system-instruction", "--tasks"),
     *("--template", "--title", "--tokenizer", "--trainable", "--trait", "--validity-data"),
     *("--variants", "--vector", "--vectors", "--wait", "--watch", "--wheel", "--words"),
