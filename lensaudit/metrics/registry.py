@@ -300,7 +300,7 @@ def choices(metric: Metric) -> Mapping[str, Choice]:
     found |= {name: one for name, one in _PASS_OPTIONS.items() if name in acting}
     if len(splits_read(metric)) != 1:
         found.pop("data", None)  # nobody could say whose rows these are
-    return found | metric.options
+    return found | {**metric.options}
 
 
 def splits_read(metric: Metric) -> set[str]:
