@@ -232,6 +232,15 @@ RetainSet = Annotated[
         needs=(Needs("metrics", reads=("retain", "patched")),),
     ),
 ]
+Own = Annotated[
+    tuple[Path, ...],
+    Option(
+        "Python file with own decorated functions; it is run. Repeatable.",
+        flag="--from",
+        is_a="file",
+        typed=True,
+    ),
+]
 Where = Literal["all", "prompt", "response", "last_prompt"]
 """Token positions of an intervention."""
 Seed = Annotated[int, Option(least=0)]
@@ -577,5 +586,11 @@ def plain(settings: Any, *, without: tuple[str, ...] = ()) -> dict[str, Any]:
         if dataclasses.is_dataclass(value):
             found |= plain(value, without=without)
         elif one.name not in without:
-            found[one.name] = str(value) if isinstance(value, Path) else value
+            found[one.name] = _as_text(value)
     return dict(sorted(found.items()))
+
+
+def _as_text(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(_as_text(one) for one in value)  # pyright: ignore[reportUnknownVariableType]
+    return str(value) if isinstance(value, Path) else value

@@ -1,6 +1,7 @@
 """Attacks from Python and from commands; one that was asked before is read from its files."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -28,12 +29,13 @@ from lensaudit.attacks.settings import (
     WorstSettings,
 )
 from lensaudit.auditing.result import SUMMARY
+from lensaudit.own_code import entries, load_entries, run_files
 from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results.kinds.effort import EffortRecord
 from lensaudit.results.kinds.relearn import RelearnRecord, ScoreChange
 from lensaudit.results.kinds.sample import SampleRecord
 from lensaudit.results.kinds.worst import WorstRecord
-from lensaudit.results.manifest import MANIFEST
+from lensaudit.results.manifest import MANIFEST, using
 from lensaudit.results.reading import json_object, part, read_as
 from lensaudit.results.run import RunResult
 from lensaudit.training.record import STATE_FOLDER
@@ -60,7 +62,27 @@ def attacked(
     def read(place: Path) -> WorstResult:
         return WorstResult(source, place, read_as(WorstRecord, place / SUMMARY))
 
-    return _of_one(WORST, source, settings, folder, read, made, notice)
+    with entered(settings):
+        return _of_one(WORST, source, settings, folder, read, made, notice)
+
+
+@contextmanager
+def entered(settings: WorstSettings) -> Iterator[None]:
+    """Attacks from outside that are named, while they are asked for; keys hold their code.
+
+    Raises:
+        InputError: a file or an entry cannot be run, or brings no attack that is named.
+    """
+    if not (settings.own or entries("attacks", settings.attack)):
+        yield
+        return
+    from lensaudit.attacks.elicit import ATTACKS  # seconds to import
+
+    run_files(settings.own, ATTACKS, settings.attack, "--attack")
+    load_entries("attacks", [name for name in settings.attack if name not in ATTACKS])
+    named = {name: ATTACKS[name].code for name in settings.attack if name in ATTACKS}
+    with using({name: code for name, code in named.items() if code}):
+        yield
 
 
 def sampled(

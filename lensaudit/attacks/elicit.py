@@ -48,6 +48,8 @@ ORDERS = 2
 def chosen(tier: Tier, names: Sequence[str] = ()) -> tuple[Attack, ...]:
     """The attacks of a tier (`full` holds the cheap ones too), or the named ones.
 
+    Those from outside the package are run where they are named.
+
     Raises:
         InputError: an unknown name.
     """
@@ -55,7 +57,8 @@ def chosen(tier: Tier, names: Sequence[str] = ()) -> tuple[Attack, ...]:
         raise InputError(f"--attack {unknown[0]}: unknown; known are {', '.join(ATTACKS)}")
     if names:
         return tuple(ATTACKS[name] for name in ATTACKS if name in names)
-    return tuple(one for one in ATTACKS.values() if tier == "full" or one.tier == "cheap")
+    ours = (one for one in ATTACKS.values() if not one.code)
+    return tuple(one for one in ours if tier == "full" or one.tier == "cheap")
 
 
 def list_hash(attacks: Sequence[Attack]) -> str:

@@ -1,11 +1,18 @@
 """Which attacks there are: each under its name, with what it needs and costs."""
 
-from collections.abc import Callable
+import importlib
+import math
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Literal, TypeVar
 
-from lensaudit.attacks.arm import AttackedModel, AttackFindings
+from torch import Tensor
+
+from lensaudit.attacks.arm import AttackedModel, AttackFindings, Hit
+from lensaudit.errors import InputError
 from lensaudit.files import digest
+from lensaudit.own_code import calling_own, code_of, enter, is_outside
 
 Run = TypeVar("Run", bound=Callable[..., AttackFindings])
 Tier = Literal["cheap", "full"]
@@ -34,26 +41,69 @@ class Attack:
     """Models that read all of it."""
     asks: Asks | None = None
     """Without it the attack is left out."""
+    code: str = ""
+    """Content hash of one from outside the package, which runs where it is named; else empty."""
 
     @property
     def hash(self) -> str:
         """Of the attack as it is defined here."""
-        return digest([self.name, self.version])
+        return digest([self.name, self.version, *filter(None, [self.code])])
 
     @property
     def about(self) -> str:
         """What it does, in one line."""
-        return (self.run.__doc__ or "").splitlines()[0]
+        return next(iter((self.run.__doc__ or "").splitlines()), "")
 
 
 ATTACKS: dict[str, Attack] = {}
 
 
 def attack(name: str, **what: Any) -> Callable[[Run], Run]:
-    """Register an attack under a name; `what`: fields of `Attack`."""
+    """Register an attack under a name; `what`: fields of `Attack`.
+
+    Raises:
+        ValueError: the name is taken, or it is none.
+    """
 
     def register(run: Run) -> Run:
-        ATTACKS[name] = Attack(name, run, **what)
-        return run
+        code = ""
+        if is_outside(run):
+            importlib.import_module("lensaudit.attacks.elicit")  # whose names are taken
+            code = code_of(run)
+        return enter(ATTACKS, "attack", Attack(name, run, code=code, **what), attrgetter("run"))
 
     return register
+
+
+def run_attack(attack: Attack, arm: AttackedModel) -> AttackFindings:
+    """What an attack found; one from outside that raises, or gives something else, scores no fact.
+
+    Every fact then says why, and the other attacks count.
+    """
+    if not attack.code:
+        return attack.run(arm)
+    try:
+        with calling_own(f"attack {attack.name} raised"):
+            return _checked(attack, attack.run(arm), {fact.idx for fact in arm.facts})
+    except InputError as error:
+        return AttackFindings({}, unscored={fact.idx: str(error) for fact in arm.facts})
+
+
+def _checked(attack: Attack, found: Any, facts: Collection[int]) -> AttackFindings:
+    """The findings, if they are some.
+
+    Raises:
+        InputError: they are of another kind, or of a fact that was not asked.
+    """
+    if not isinstance(found, AttackFindings):
+        raise InputError(f"attack {attack.name} gave {found!r:.60}, wanted AttackFindings")
+    for idx, one in found.hits.items():
+        if idx not in facts or not isinstance(one, Hit) or not math.isfinite(one.score):
+            raise InputError(
+                f"attack {attack.name} gave {one!r:.60} for {idx!r:.20}, wanted a Hit of a fact "
+                "that was asked, with a finite score"
+            )
+    for idx, row in found.exposure.items():
+        if idx not in facts or not isinstance(row, Tensor) or row.ndim != 1:
+            raise InputError(f"attack {attack.name} gave {row!r:.60} for the candidates of {idx}")
+    return found

@@ -12,6 +12,7 @@ from lensaudit.settings import (
     Names,
     Needs,
     Option,
+    Own,
     Place,
     Precision,
     Replaces,
@@ -447,6 +448,7 @@ class WorstSettings(ControlArm):
         ),
     ] = "cheap"
     attack: Annotated[tuple[str, ...], Option("Only this attack. Repeatable.")] = ()
+    own: Own = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,7 @@ from lensaudit.ask.again import folder_for, usual_place
 from lensaudit.attacks.arm import AttackedModel, AttackFindings, Hit
 from lensaudit.attacks.comparison import FACTS, Findings, compare
 from lensaudit.attacks.elicit import chosen, list_hash
-from lensaudit.attacks.registry import Attack
+from lensaudit.attacks.registry import Attack, run_attack
 from lensaudit.attacks.result import WORST as COMMAND
 from lensaudit.attacks.result import WorstResult
 from lensaudit.attacks.settings import ControlArm, WorstSettings, relearning_for
@@ -295,7 +295,10 @@ def run_all(worst: Worst, *, progress: Tell = unheard) -> "Arms[Findings]":
             started, before = time.monotonic(), arm.work.copy()
             arm.cut.clear()
             with torch.no_grad():
-                ran = attack.run(arm)
+                ran = run_attack(attack, arm)
+            found_nothing = bool(attack.code) and not ran.hits  # it is worth another try
+            if found_nothing and ran.unscored:
+                worst.audit.notice(f"on {arm.name}: {next(iter(ran.unscored.values()))}")
             cut = {idx: why for idx, why in arm.cut.items() if idx not in ran.hits}
             if cut:
                 why = next(iter(cut.values()))
@@ -313,7 +316,8 @@ def run_all(worst: Worst, *, progress: Tell = unheard) -> "Arms[Findings]":
                 "forwards": arm.work["forwards"] - before["forwards"],
                 "tokens": arm.work["tokens"] - before["tokens"],
             }
-            ledger.append([line])
+            if not found_nothing:
+                ledger.append([line])
             # as it is read another time: rounded
             found[weights][attack.name] = _of_line(line)
             done = sum(map(len, found.values()))

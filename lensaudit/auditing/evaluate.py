@@ -55,7 +55,14 @@ from lensaudit.models.sizes import context_of
 from lensaudit.progress import FolderRemark, Notice, Plan, Progress, Tell, unheard
 from lensaudit.results.integrity import is_whole
 from lensaudit.results.kinds.eval import EvaluationResult, MetricResult
-from lensaudit.results.manifest import MANIFEST, as_placed, manifest, mark_of, models_in
+from lensaudit.results.manifest import (
+    MANIFEST,
+    as_placed,
+    from_outside,
+    manifest,
+    mark_of,
+    models_in,
+)
 from lensaudit.results.owner import Run, check_free, claim, differences, folder_of, known_as
 from lensaudit.results.reading import json_object
 from lensaudit.results.roles import check_roles
@@ -66,7 +73,7 @@ if TYPE_CHECKING:
 
 _NOT_THE_RESULT = (
     *("model", "out", "device", "batch_size", "memory", "activations", "registry", "fresh"),
-    *("data", "forget", "holdout", "retain_set"),
+    *("data", "forget", "holdout", "retain_set", "own"),
 )
 """Options that say where and how fast, and paths of rows, whose content counts."""
 _PLACES = ("out", "retain_log", "activations", "align_data", "validity_data")
@@ -152,7 +159,7 @@ def evaluate_into(
     inputs["metrics"] = {
         one.name: {
             "high_means": one.high_means,
-            "family": one.fn.__module__.rpartition(".")[2],
+            "family": one.family,
             "source": one.source,
         }
         for one in ordered(settings.suite, entries)
@@ -263,6 +270,7 @@ def plan_evaluation(
     if done:  # what it compares with must be the same, too
         made = read_json(place / MANIFEST)["inputs"]
         inputs = _inputs(passes) | _reference(settings, place) | {"model": made["model"]}
+        inputs |= from_outside()
         done = made == made | json.loads(canonical_json(inputs))
     n_kept = 0 if settings.fresh else len(list((place / PASSES).glob("*.npz")))
     kept = f"; {n_kept} passes kept from before" if n_kept and not done else ""

@@ -34,7 +34,7 @@ from lensaudit.models.registry import (
     specs_of,
 )
 from lensaudit.patching.settings import PatchSettings
-from lensaudit.results.manifest import as_placed, code_digest, package_versions
+from lensaudit.results.manifest import as_placed, code_digest, from_outside, package_versions
 from lensaudit.results.owner import folders_for
 from lensaudit.settings import (
     NO_RETAIN_MODEL,
@@ -196,6 +196,7 @@ def content_key(settings: Any, models: Mapping[str, ModelSpec], **rows: Any) -> 
             "options": as_placed(plain(settings, without=("fresh", "out"))),
             "models": [[role, _content(spec)] for role, spec in models.items()],
             **rows,
+            **from_outside(),
             "versions": package_versions(),
             "code": code_digest(),
             "cards": _cards(),

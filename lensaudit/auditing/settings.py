@@ -22,6 +22,7 @@ from lensaudit.settings import (
     Needs,
     NeutralRows,
     Option,
+    Own,
     Place,
     Positions,
     RetainSet,
@@ -81,9 +82,20 @@ class EvaluateSettings(ScoreFiles, NeutralRows, AnswerGroups):
     }
 
     metrics: Annotated[
-        tuple[str, ...], Option("Only this one and its needs. Repeatable.", flag="--metric")
+        tuple[str, ...],
+        Option(
+            "Only this one and its needs; NAME:key=value sets an option of it. Repeatable.",
+            flag="--metric",
+        ),
     ] = ()
     """Empty means all whose needs are met."""
+    benchmark: Annotated[
+        str | None,
+        Option(
+            "Suite of --from or of an installed package: its metrics, data and report.", typed=True
+        ),
+    ] = None
+    own: Own = ()
     retain_log: Annotated[
         Place | None,
         Option(

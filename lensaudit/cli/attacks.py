@@ -46,7 +46,8 @@ def worst(
     --retain, which never knew (the control arm).
     """
     if dry_run:
-        say(library.attacks_worst.plan_worst(source, settings, out, notice=notice))
+        with library.attacks_calls.entered(settings):
+            say(library.attacks_worst.plan_worst(source, settings, out, notice=notice))
         return
     with during(LOOKING):
         attacked = library.attacks_calls.attacked

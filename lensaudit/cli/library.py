@@ -11,6 +11,7 @@ from lensaudit.cli.terminal import during
 
 if TYPE_CHECKING:
     from lensaudit import checkup as checkup
+    from lensaudit import own_code as own_code
     from lensaudit.activations import archive as activations_archive
     from lensaudit.activations import inventory as activations_inventory
     from lensaudit.activations import naming as activations_naming
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from lensaudit.doors import lmeval as doors_lmeval
     from lensaudit.doors import logs as doors_logs
     from lensaudit.doors import open_unlearning as doors_open_unlearning
+    from lensaudit.doors import outside as doors_outside
     from lensaudit.doors import spans as doors_spans
     from lensaudit.doors import steering as doors_steering
     from lensaudit.doors import verify as doors_verify

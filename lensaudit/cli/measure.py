@@ -134,6 +134,7 @@ def evaluate_command(
     if not (is_typed("full") or is_typed("retain")):
         # a project names them for every command: full and retain are evaluated beside them
         click.get_current_context().with_resource(library.results_roles.ends_as_sources())
+    settings = click.get_current_context().with_resource(library.doors_outside.entered(settings))
     if dry_run and log is not None:
         raise InputError("--from-log computes at once; there is no plan to print")
     if dry_run:

@@ -78,6 +78,8 @@ _OWN: Mapping[str, Mapping[str, str]] = {
     "report": {"results": "results"},
 }
 """Command -> parameter -> what of the project stands in for it there."""
+_NAMING = ("metrics", "attack", "auditor")
+"""Parameters whose names may be those of code in installed packages."""
 _ORIGINS = {
     ParameterSource.COMMANDLINE: "command line",
     ParameterSource.ENVIRONMENT: "environment",
@@ -354,6 +356,8 @@ def _checked(call: Callable[..., Any], path: str) -> Callable[..., Any]:
         sources = {one: ctx.get_parameter_source(one) for one in names}
         from_file = [n for n, said in sources.items() if said == ParameterSource.DEFAULT_MAP]
         _check_annotated(project, {name: values[name] for name in from_file})
+        said = [text for one in _NAMING if one in from_file for text in values[one]]
+        ctx.with_resource(library.own_code.refusing(one.partition(":")[0] for one in said))
         flags = {
             str(one.name): max(one.opts, key=len)
             if isinstance(one, click.Option)

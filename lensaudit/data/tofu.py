@@ -260,20 +260,28 @@ def filters() -> Mapping[str, frozenset[int]]:
 
 def without_span(name_or_path: str, exclude: Sequence[str]) -> list[int]:
     """Rows of forget10 that filters of earlier versions leave, and that have no span here."""
-    of_tofu = name_or_path == FORGET10 or Path(name_or_path).expanduser().is_dir()
-    excluded = frozenset().union(*(filters()[name] for name in exclude))
-    return [idx for idx in WITHOUT_SPAN if exclude and of_tofu and idx not in excluded]
+    return (
+        sorted({*WITHOUT_SPAN}.difference(*(filters()[name] for name in exclude)))
+        if exclude and (name_or_path == FORGET10 or Path(name_or_path).expanduser().is_dir())
+        else []
+    )
 
 
 def _named(name_or_path: str | Path, *, older: bool = False) -> list[Fact]:
     def annotated(rows: Sequence[Any], source: str) -> list[Fact]:
-        tables = (FORGET10, OLDER) if older else (FORGET10,)
-        found = [one for table in tables for one in load_forget10(rows, source, table)]
-        return sorted(found, key=lambda one: one.idx)
+        return sorted(
+            (
+                one
+                for table in (FORGET10, OLDER)[: 2 if older else 1]
+                for one in load_forget10(rows, source, table)
+            ),
+            key=lambda one: one.idx,
+        )
 
     if name_or_path == FORGET10:
-        rows = hub_rows(TOFU_HUB, FORGET10, "train", instead=_INSTEAD)
-        return annotated(rows, f"{TOFU_HUB} {FORGET10}")
+        return annotated(
+            hub_rows(TOFU_HUB, FORGET10, "train", instead=_INSTEAD), f"{TOFU_HUB} {FORGET10}"
+        )
     if name_or_path == DEMO:
         return load_facts(EMBEDDED / "forget.json")
     path = Path(name_or_path).expanduser()

@@ -15,6 +15,7 @@ from lensaudit.association.calls import WHO_HAS_WHAT
 from lensaudit.auditing.calls import audited, evaluated, patched
 from lensaudit.auditing.result import AuditResult, EvaluationResult, PatchResult
 from lensaudit.auditing.settings import AuditSettings, EvaluateSettings
+from lensaudit.doors.outside import entered
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import Tell
 from lensaudit.verdict.decide import said as sentence
@@ -159,7 +160,8 @@ def evaluate(
     >>> la.evaluate("demo/npo", out="said", limit=8).summary["forget_Q_A_Prob"]  # doctest: +SKIP
     0.04
     """
-    return [
-        evaluated(one, settings, place, notice=notice, progress=progress)
-        for one, place in places_for(source, out).items()
-    ]
+    with entered(settings) as asked:
+        return [
+            evaluated(one, asked, place, notice=notice, progress=progress)
+            for one, place in places_for(source, out).items()
+        ]

@@ -18,7 +18,7 @@ class HarnessSettings(Precision, Names):
     ] = None
     num_fewshot: Annotated[int | None, Option("[default: the task's]", least=0)] = None
     batch_size: Annotated[int, Option(least=1)] = 16
-    apply_chat_template: Annotated[bool, Option("Ask through the chat template.", expert=True)] = (
+    apply_chat_template: Annotated[bool, Option("Ask through the chat template.", rare="set")] = (
         False
     )
     fewshot_as_multiturn: Annotated[bool, Option("Few-shot examples as turns.", rare="set")] = False

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from lensaudit.errors import InputError
 from lensaudit.files import digest, read_text
-from lensaudit.own_code import run_own
+from lensaudit.own_code import calling_own, code_of, enter, is_outside, load_entries, run_own
 from lensaudit.results.reading import Length, Number, Text, Whole
 from lensaudit.results.roles import ends_as_sources
 
@@ -167,6 +167,8 @@ class Auditor:
     @property
     def version(self) -> str:
         """Content hash of the file that the function stands in and of all that it may call."""
+        if is_outside(self.fn):
+            return digest([self.name, code_of(self.fn), engine_version()])[:16]
         own = code_hash(read_text(Path(inspect.getfile(self.fn))))
         return digest([self.name, own, engine_version()])[:16]
 
@@ -234,7 +236,8 @@ def auditor(
 
     def register(fn: Any) -> Any:
         every = fn if at_once else lambda cases: [fn(case) for case in cases]
-        judge = ends_as_sources()(every)  # anchors are cases too
+        sound = _sound(name, every) if is_outside(fn) else every
+        judge = ends_as_sources()(sound)  # anchors are cases too
         return enter(
             AUDITORS, "auditor", Auditor(name, reads, high_means, cheap, source, fn, judge)
         )
@@ -242,19 +245,25 @@ def auditor(
     return register
 
 
-def enter(known: dict[str, Any], kind: str, entry: Any) -> Any:
-    """Keep an entry under its name; gives back the function that was decorated.
+def _sound(name: str, judge: Callable[..., Any]) -> Callable[..., list[AuditorScore]]:
+    """The scores of an auditor of somebody else's, if they are scores.
 
     Raises:
-        ValueError: there is another of this name, or it is no file name.
+        InputError: it raises, or gives something else.
     """
-    name, fn = entry.name, entry.fn
-    if not name.isidentifier():
-        raise ValueError(f"{kind} {name!r}: wanted a name of letters, digits and _")
-    if name in known and known[name].fn.__module__ != fn.__module__:
-        raise ValueError(f"{kind} {name}: there is one of this name already")
-    known[name] = entry
-    return fn
+
+    def judged(cases: Sequence["Case"]) -> list[AuditorScore]:
+        with calling_own(f"auditor {name}"):
+            found = list(judge(cases))
+        for one in found:
+            is_one = isinstance(one, AuditorScore)
+            if not is_one or not (one.why if one.score is None else math.isfinite(one.score)):
+                raise InputError(f"auditor {name}: gave {one!r:.40}, wanted a score or a reason")
+        if len(found) != len(cases):
+            raise InputError(f"auditor {name}: gave {len(found)} scores of {len(cases)} models")
+        return found
+
+    return judged
 
 
 def drawn(name: str) -> bool:
@@ -277,6 +286,15 @@ def named(names: Sequence[str], known: Mapping[str, Any], kind: str) -> list[Any
     if unknown := [name for name in names if name not in known]:
         raise InputError(f"no {kind} {unknown[0]!r}; there are {', '.join(known)}")
     return [known[name] for name in names]
+
+
+def bring_auditors(names: Sequence[str]) -> None:
+    """Import auditors that installed packages bring under these names.
+
+    Raises:
+        InputError: one cannot be imported.
+    """
+    load_entries("auditors", [name for name in names if name not in AUDITORS])
 
 
 def load_own(path: Path) -> None:

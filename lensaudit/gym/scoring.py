@@ -19,7 +19,7 @@ from lensaudit.gym.auditors import AUDITORS, Case, SeedModels
 from lensaudit.gym.ground import said, tokens_of, whole
 from lensaudit.gym.make import PlantedModel, make, models_in
 from lensaudit.gym.recipes import mechanisms
-from lensaudit.gym.registry import Auditor, AuditorScore, ScoreRow, load_own, named
+from lensaudit.gym.registry import Auditor, AuditorScore, ScoreRow, bring_auditors, load_own, named
 from lensaudit.gym.settings import (
     MakeSettings,
     PlantingPair,
@@ -60,6 +60,7 @@ def score(settings: ScoreSettings, *, notice: Notice = unheard) -> tuple[int, in
     """
     for path in settings.own:
         load_own(path)
+    bring_auditors(settings.auditor)
     judges = named(settings.auditor, AUDITORS, "auditor")
     judges = judges or [one for one in AUDITORS.values() if one.cheap]
     gym = gym_folder(settings.gym)

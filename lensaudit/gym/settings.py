@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from lensaudit.settings import Anchors, Limit, Names, Option, results_folder
+from lensaudit.settings import Anchors, Limit, Names, Option, Own, results_folder
 
 Mechanisms = Annotated[
     tuple[str, ...],
@@ -15,15 +15,6 @@ Gym = Annotated[
     Option(
         "Folder of the planted models and their scores. [default: experiments/out/gym]",
         is_a="folder",
-    ),
-]
-Own = Annotated[
-    tuple[Path, ...],
-    Option(
-        "Python file with own decorated functions; it is run. Repeatable.",
-        flag="--from",
-        is_a="file",
-        typed=True,
     ),
 ]
 

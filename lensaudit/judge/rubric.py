@@ -2,8 +2,9 @@
 
 locuslab/open-unlearning pull request 121: forget items are graded on removal, retain items on
 retention. There a reply that is not the JSON wanted counts as -1000000 in the mean; here it has no
-grades and is counted. `--prompts FILE.py` takes prompts as documented there: a function
-`create_prompt` and, named or in the file, the keys of the reply for forget and retain items.
+grades and is counted. `--from FILE.py` takes prompts as documented there: a function
+`create_prompt` and, named or in the file, the keys of the reply for forget and retain items. An
+entry of an installed package (`lensaudit.rubrics`) is a module with the same names.
 """
 
 import json
@@ -19,7 +20,7 @@ from lensaudit.judge.calls import Call, CallFailure, Found, Pending, Reply, chat
 from lensaudit.judge.client import Capability, JudgeClient, response_format
 from lensaudit.judge.items import GradedItem, JudgeRequest
 from lensaudit.judge.prompts import MAX_CHARS, fill, is_cut, prompt_id
-from lensaudit.own_code import calling_own, run_own
+from lensaudit.own_code import calling_own, code_of, load_entries, run_own
 
 Family = Literal["forget", "retain"]
 TOP = 10
@@ -106,7 +107,7 @@ OURS = Rubric(METRICS)
 
 
 def rubric_of(prompts: str | Path | None, grades: Sequence[str]) -> Rubric:
-    """The rubric here, or that of a file; `grades` are `forget=NAME,NAME` and `retain=…`.
+    """The rubric here, of a file, or installed; `grades`: `forget=NAME,NAME` and `retain=…`.
 
     Raises:
         InputError: the file cannot be imported or has no `create_prompt`; a family or name that
@@ -122,7 +123,13 @@ def rubric_of(prompts: str | Path | None, grades: Sequence[str]) -> Rubric:
             )
         return Rubric(names)
     path = Path(prompts)
-    found = run_own(path, "create_prompt")
+    brought = None if path.is_file() else load_entries("rubrics", [str(path)]).get(str(path))
+    wanted = ("create_prompt", "evaluation_metrics")
+    found = (
+        run_own(path, wanted[0])
+        if brought is None
+        else {name: getattr(brought, name) for name in wanted if hasattr(brought, name)}
+    )
     create = found.get("create_prompt")
     if not callable(create):
         raise InputError(
@@ -133,7 +140,8 @@ def rubric_of(prompts: str | Path | None, grades: Sequence[str]) -> Rubric:
         raise InputError(f"{path}: evaluation_metrics is {given!r:.40}, wanted lists by family")
     own = [f"{family}={','.join(map(str, one))}" for family, one in given.items()]
     names |= _named(own, f"{path}: evaluation_metrics") | _named(grades, "--grades")
-    return Rubric(names, create, str(path), digest(read_text(path)))
+    content = code_of(create) if brought is not None else digest(read_text(path))
+    return Rubric(names, create, str(path), content)
 
 
 def _named(grades: Sequence[str], where: str) -> dict[Family, tuple[str, ...]]:

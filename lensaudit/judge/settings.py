@@ -136,8 +136,10 @@ class LogSettings(Replaces, JudgeSettings):
     prompts: Annotated[
         Place | None,
         Option(
-            "Python file with create_prompt(context_type, input_text, ground_truth, generation); "
-            "it is run.",
+            "Python file with create_prompt(context_type, input_text, ground_truth, generation), "
+            "or a rubric of an installed package; it is run.",
+            flag="--prompts --from",
+            metavar="FILE|NAME",
             is_a="file",
             typed=True,
             needs=(_RUBRIC,),

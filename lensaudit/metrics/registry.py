@@ -22,6 +22,7 @@ from lensaudit.data.suites import Split, Suite, own_rows
 from lensaudit.errors import FailureKind, InputError
 from lensaudit.groups import Group, assumption, own_group, unit_of
 from lensaudit.metrics.options import Choice, named_with, parsed, with_rest
+from lensaudit.own_code import OWN, enter, is_outside
 from lensaudit.results.kinds.eval import MetricResult, Record
 from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.intervals import clustered_mean
@@ -139,6 +140,11 @@ class Metric:
     """Need with options -> what the function calls it."""
 
     @property
+    def family(self) -> str:
+        """Under which the page shows it: the name of its file."""
+        return self.fn.__module__.rpartition(".")[2].removeprefix(OWN)
+
+    @property
     def local_needs(self) -> tuple[str, ...]:
         """Needs from the same log."""
         return tuple(need for need in self.needs if not need.startswith(RETAIN))
@@ -174,7 +180,8 @@ class Metric:
         )
 
 
-_METRICS: dict[str, Metric] = {}
+METRICS: dict[str, Metric] = {}
+"""Those that are registered, by name: `all_metrics` has all."""
 
 
 def metric(
@@ -194,7 +201,8 @@ def metric(
     """Register a function as the metric `name` of the suites it is given reads for.
 
     Raises:
-        ValueError: the name is taken.
+        ValueError: the name is taken, or it is none; of a metric from outside: it reads what
+            there is none of.
     """
     given: dict[Suite, Iterable[Read] | None] = {"tofu": tofu, "muse": muse}
     reads: dict[Suite, tuple[Read, ...]] = {
@@ -202,9 +210,7 @@ def metric(
     }
 
     def register(fn: MetricFunction) -> MetricFunction:
-        if name in _METRICS:
-            raise ValueError(f"metric {name} is registered twice")
-        _METRICS[name] = Metric(
+        one = Metric(
             name,
             fn,
             high_means,
@@ -217,6 +223,12 @@ def metric(
             on_request,
             options or {},
         )
+        if is_outside(fn):
+            from lensaudit.metrics.outside import sound
+
+            all_metrics()  # whose names are taken
+            one = sound(one)
+        enter(METRICS, "metric", one)
         return fn
 
     return register
@@ -232,7 +244,7 @@ def all_metrics() -> Mapping[str, Metric]:
     place: dict[str, int] = {}
     for name in sorted(names, key=lambda name: (name != "probability", name)):
         place[importlib.import_module(f"lensaudit.metrics.{name}").__name__] = len(place)
-    ranked = sorted(_METRICS.values(), key=lambda one: place.get(one.fn.__module__, len(place)))
+    ranked = sorted(METRICS.values(), key=lambda one: place.get(one.fn.__module__, len(place)))
     return {one.name: one for one in ranked}
 
 
@@ -293,14 +305,14 @@ def choices(metric: Metric) -> Mapping[str, Choice]:
     """Every option of a metric: its own, those of its passes, and those of what it needs."""
     found: dict[str, Choice] = {}
     for need in metric.needs:
-        found |= choices(metric_of(need.removeprefix(RETAIN)))
+        found |= dict(choices(metric_of(need.removeprefix(RETAIN))))
     every = [one for own in metric.reads.values() for one in own]
     probe = {name: name for name in _PASS_OPTIONS}
     acting = {name for one in every for name, _ in one.tuned(probe).how}
     found |= {name: one for name, one in _PASS_OPTIONS.items() if name in acting}
     if len(splits_read(metric)) != 1:
         found.pop("data", None)  # nobody could say whose rows these are
-    return found | {**metric.options}
+    return {**found, **metric.options}
 
 
 def splits_read(metric: Metric) -> set[str]:

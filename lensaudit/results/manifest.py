@@ -33,6 +33,7 @@ BEGUN = "begun.json"
 AGAIN = "run the command that made it again"
 PACKAGES = ("torch", "transformers", "transformer-lens", "numpy", "h5py", "tokenizers")
 _places: ContextVar[Mapping[str, str]] = ContextVar("places", default=MappingProxyType({}))
+_outside: ContextVar[Mapping[str, str]] = ContextVar("outside", default=MappingProxyType({}))
 _NUMERIC = ("lensaudit", "torch", "transformers", "transformer-lens")
 
 
@@ -188,11 +189,29 @@ def placed(places: Mapping[str, str]) -> Iterator[None]:
     Args:
         places: as seen from the working folder -> from the folder of the file.
     """
-    token = _places.set(places)
+    with _set(_places, places):
+        yield
+
+
+@contextmanager
+def using(code: Mapping[str, str]) -> Iterator[None]:
+    """Let keys and manifests hold the code from outside that is asked for: name -> content hash."""
+    with _set(_outside, {**_outside.get(), **code}):
+        yield
+
+
+@contextmanager
+def _set(variable: ContextVar[Mapping[str, str]], value: Mapping[str, str]) -> Iterator[None]:
+    token = variable.set(value)
     try:
         yield
     finally:
-        _places.reset(token)
+        variable.reset(token)
+
+
+def from_outside() -> dict[str, Mapping[str, str]]:
+    """The code from outside that is asked for, as an input; nothing where there is none."""
+    return {"outside": dict(_outside.get())} if _outside.get() else {}
 
 
 def as_placed(options: Any) -> Any:
@@ -221,7 +240,7 @@ def manifest(
         command=command,
         kind=kind,
         options=as_placed(options) if _places.get() else options,
-        inputs=inputs,
+        inputs={**inputs, **from_outside()},
         device=device,
         seconds=round(time.monotonic() - started, 3),
         finished=datetime.now(UTC).isoformat(timespec="seconds"),

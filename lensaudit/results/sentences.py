@@ -47,14 +47,6 @@ def shown(one: Estimate, digits: int = 2) -> str:
     return f"{value} [{one.low:.{digits}f}, {one.high:.{digits}f}]"
 
 
-def with_reason(sentence: str, evidence: Estimate) -> str:
-    """A sentence, and of what it speaks where its evidence has no interval."""
-    if not evidence.why:
-        return sentence
-    only = rows_only(evidence.why)
-    return f"{sentence} {only[0].upper()}{only[1:]}."
-
-
 def by_rule(spans: Mapping[Any, int]) -> Iterator[str]:
     """How many facts nobody looked at; nothing where all were reviewed.
 

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import Literal
 
-from lensaudit.results.sentences import STRONG, WEAK, shown, with_reason
+from lensaudit.results.reasons import with_reason
+from lensaudit.results.sentences import STRONG, WEAK, shown
 from lensaudit.scores.estimate import Estimate
 
 NO_PROOF = "that is no proof of erasure"

@@ -81,6 +81,8 @@ class Trait:
     polarity: Literal[1, -1] = 1
     """1 if more of the trait is the aim of steering, -1 if less."""
     refusal_is_trait: Flag = False
+    calibrated: Flag = True
+    """False: nobody has held its judge's prompt against people's labels."""
     extraction: Elicitation | None = None
     contrast: Mapping[
         Literal["positive", "negative"], Annotated[tuple[ContrastRow, ...], Field(min_length=1)]
@@ -102,6 +104,14 @@ class Trait:
     def name(self) -> str:
         """Name of the trait."""
         return self.trait_name
+
+    @property
+    def remark(self) -> str | None:
+        """What to know of its judge; None of one that was calibrated, or came from a person."""
+        said = (
+            "its judge's prompt was not held against people's labels (`lensaudit judge calibrate`)"
+        )
+        return None if self.calibrated else f"trait {self.name}: {said}"
 
     @property
     def written(self) -> tuple[ContrastRow, ...]:

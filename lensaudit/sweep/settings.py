@@ -52,7 +52,7 @@ class PlanSettings(Machine, NeutralRows, Questions, Anchors):
     ] = ()
     relearn_on: Annotated[
         str | None,
-        Option("Rows relearned. [default: the forget set]", metavar="NAME|FILE", expert=True),
+        Option("Rows relearned. [default: the forget set]", metavar="NAME|FILE", rare="set"),
     ] = None
     out: Annotated[Path, Option("Sweep folder.", flag="--out -o")]
 

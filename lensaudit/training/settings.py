@@ -91,7 +91,7 @@ class UnlearnSettings(Replaces, Names):
     ] = None
     idk: Annotated[
         Path | None,
-        Option("Lines that admit ignorance. [default: embedded]", is_a="file", expert=True),
+        Option("Lines that admit ignorance. [default: embedded]", is_a="file", rare="set"),
     ] = None
     out: Checkpoint
     epochs: Annotated[

@@ -265,6 +265,7 @@ def every_option():
 REFUSED = {
     *("--remove", "--yes"),  # overwrite and delete
     *("--from", "--include", "--run", "--engine", "--address", "--slurm", "--prompts"),  # run
+    "--benchmark",  # run
     *("--base-url", "--key-env", "--key-file", "--resubmit"),  # send
     *("--judge", "--coherence-judge", "--filter"),  # send, where they name a model
     *("--force", "--picture", "--write"),  # overwrite

@@ -107,7 +107,7 @@ def test_what_nobody_turns_is_said_as_name_and_value(capsys, tmp_path, monkeypat
 @pytest.mark.parametrize(
     ("typed", "wanted"),
     [
-        (("--set", "weight-decay"), "wanted NAME=VALUE, as --set warmup-epochs=VALUE"),
+        (("--set", "weight-decay"), "wanted NAME=VALUE, as --set idk=VALUE"),
         (("--set", "strength=3"), "--set strength: no such name here"),
         (("--constant", "strenght=3"), "did you mean strength?"),
         (

@@ -17,7 +17,7 @@ from lensaudit.metrics.registry import (
     unscored,
 )
 
-INFRASTRUCTURE = {"registry", "options"}
+INFRASTRUCTURE = {"registry", "options", "outside"}
 
 
 def test_every_file_registers_a_metric_and_names_its_source():
@@ -65,13 +65,13 @@ def test_a_new_metric_is_one_file(tmp_path, monkeypatch, tiny_tokenizer):
     known = dict(all_metrics())
     (tmp_path / "share.py").write_text(NEW)
     monkeypatch.setattr(lensaudit.metrics, "__path__", [*lensaudit.metrics.__path__, str(tmp_path)])
-    monkeypatch.setattr(registry, "_METRICS", known)
+    monkeypatch.setattr(registry, "METRICS", known)
     found = evaluate(tiny_passes(tiny_tokenizer), "tofu", ["share_of_ones"])
     assert found["share_of_ones"].value == 1
 
 
 def test_a_name_can_be_registered_once():
-    with pytest.raises(ValueError, match="registered twice"):
+    with pytest.raises(ValueError, match="one of this name already"):
 
         @metric("mia_loss", high_means="knows", source="here", tofu=())
         def again(context) -> MetricResult:

@@ -7,6 +7,11 @@ import pytest
 from lensaudit.errors import InputError
 from lensaudit.steer.trait import load_trait, parse_trait, shipped_traits
 
+FURTHER = (
+    *("positivity", "uncertainty", "defensiveness", "retrieval", "context", "search_activation"),
+    "correction_impulse",
+)
+"""Traits of the steering document whose judges nobody has calibrated."""
 GOOD = {
     "trait_name": "candour",
     "questions": ["How are you?"],
@@ -15,10 +20,14 @@ GOOD = {
 
 
 def test_shipped_traits_have_twenty_questions_and_twenty_others_to_extract_from():
-    assert shipped_traits() == ["confidence", "demo_idk", "formality", "refusal"]
+    assert shipped_traits() == sorted(["confidence", "demo_idk", "formality", "refusal", *FURTHER])
     traits = {name: load_trait(name) for name in shipped_traits()}
-    assert len({question for one in traits.values() for question in one.questions}) == 80
-    for name in ("confidence", "formality", "refusal"):
+    every = [question for one in traits.values() for question in one.questions]
+    every += [
+        one for each in traits.values() if each.extraction for one in each.extraction.questions
+    ]
+    assert len(set(every)) == len(every) == 11 * 20 + 10 * 20
+    for name in ("confidence", "formality", "refusal", *FURTHER):
         asked = traits[name].extraction
         assert len(set(traits[name].questions)) == len(set(asked.questions)) == 20
         assert len(asked.positive) == len(asked.negative) == 5
@@ -30,6 +39,12 @@ def test_the_judge_of_a_refusal_trait_is_not_told_to_call_refusals_by_that_name(
         trait = load_trait(name)
         assert trait.refusal_is_trait
         assert "REFUSAL" not in trait.eval_prompt
+
+
+def test_a_trait_whose_judge_nobody_calibrated_says_so():
+    assert {name for name in shipped_traits() if load_trait(name).remark} == {*FURTHER}
+    assert "judge calibrate" in load_trait("positivity").remark
+    assert parse_trait(GOOD, "x").remark is None
 
 
 @pytest.mark.parametrize(
@@ -68,7 +83,7 @@ def test_a_wrong_prompt_file_is_refused_by_key(changed, message):
 
 
 def test_an_unknown_trait_lists_the_shipped_ones(tmp_path):
-    with pytest.raises(InputError, match="confidence, demo_idk, formality, refusal"):
+    with pytest.raises(InputError, match="confidence, context, correction_impulse"):
         load_trait("nonsense")
     file = tmp_path / "own.json"
     file.write_text(json.dumps({**GOOD, "trait_name": "x"}))

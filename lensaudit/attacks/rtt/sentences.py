@@ -1,6 +1,7 @@
 """Which sentence may be said of facts after others were retrained?"""
 
-from lensaudit.results.sentences import STRONG, WEAK, shown, with_reason
+from lensaudit.results.reasons import with_reason
+from lensaudit.results.sentences import STRONG, WEAK, shown
 from lensaudit.scores.estimate import Estimate
 
 

@@ -1,0 +1,1 @@
+"""What an outside package may bring, a file each."""

@@ -1,0 +1,66 @@
+"""Metrics and suites of somebody else's in an evaluation: entered while it is asked."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from lensaudit.ask.keywords import given_to
+from lensaudit.auditing.settings import EvaluateSettings
+from lensaudit.errors import InputError
+from lensaudit.metrics.options import parsed, with_rest
+from lensaudit.own_code import calling_own, entries, load_entries, run_files
+from lensaudit.results.manifest import using
+
+_REGISTRY = "lensaudit.metrics.registry"
+_NOT_ASKED = ("suite", "metrics", "benchmark", "own", "fresh", "registry")
+"""What no suite from outside may say of a run."""
+
+
+@contextmanager
+def entered(settings: EvaluateSettings) -> Iterator[EvaluateSettings]:
+    """The settings, with what they name from outside; keys and manifests hold its code meanwhile.
+
+    Nothing is imported where all names are ours.
+
+    Raises:
+        InputError: a file or an entry cannot be run, or brings nothing that is asked for; there is
+            no such suite.
+    """
+    names = [parsed(one)[0] for one in with_rest(settings.metrics)]
+    named = settings.own or settings.benchmark or entries("metrics", names)
+    if not named and not (names and _REGISTRY in sys.modules):
+        yield settings
+        return
+    from lensaudit.metrics import outside  # half a second to import
+    from lensaudit.metrics.registry import METRICS, all_metrics
+
+    all_metrics()
+    asked = [*names, *filter(None, [settings.benchmark])]
+    run_files(settings.own, METRICS, asked, "--metric or --benchmark")
+    settings = _of_suite(settings, outside) if settings.benchmark else settings
+    with using(outside.bring(settings.metrics)):
+        yield settings
+
+
+def _of_suite(settings: EvaluateSettings, outside: Any) -> EvaluateSettings:
+    """What a suite from outside asks, where nobody says otherwise.
+
+    Raises:
+        InputError: there is none of this name, or it asks what it may not.
+    """
+    name, usual = str(settings.benchmark), EvaluateSettings()
+    if name not in outside.SUITES:
+        load_entries("suites", [name])
+    if (found := outside.SUITES.get(name)) is None:
+        known = ", ".join(sorted(outside.SUITES)) or "none is here"
+        raise InputError(f"--benchmark {name}: no such suite ({known}); name its file with --from")
+    if settings.suite not in (usual.suite, found.of):
+        raise InputError(f"--benchmark {name}: is of suite {found.of}, not of {settings.suite}")
+    if typed := [key for key in found.asked if key in _NOT_ASKED]:
+        raise InputError(f"suite {name}: may not say {typed[0]}")
+    with calling_own(f"suite {name}"):
+        asked = given_to(f"suite {name}", EvaluateSettings, found.asked)
+    own = {key: one for key, one in asked.items() if getattr(settings, key) == getattr(usual, key)}
+    return replace(settings, suite=found.of, metrics=(name, *settings.metrics), **own)

@@ -1,0 +1,148 @@
+"""Metrics and suites from outside the package: brought by name, and held to what they give.
+
+A metric of somebody else's is called as one of ours. What it raises, and what is no result, is the
+reason why it has no value, and the others have theirs. It may return the document's
+`{"agg_value": …, "value_by_index": {idx: {…}}}`, or a number, in the place of a `MetricResult`. It
+is computed where it is named.
+"""
+
+import functools
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from numbers import Real
+from typing import Any, Literal, get_args
+
+from lensaudit.data.suites import Suite
+from lensaudit.errors import InputError
+from lensaudit.metrics.options import parsed, with_rest
+from lensaudit.metrics.registry import (
+    RETAIN,
+    Kind,
+    Metric,
+    MetricContext,
+    MetricFunction,
+    MetricResult,
+    all_metrics,
+    finished,
+    metric,
+    unscored,
+)
+from lensaudit.own_code import calling_own, code_of, enter, is_outside, load_entries
+from lensaudit.results.reading import checked, document
+
+
+def sound(one: Metric) -> Metric:
+    """A metric from outside that gives a result, whatever its function does.
+
+    Raises:
+        ValueError: it reads by a kind of pass that there is none of.
+    """
+    kinds = [read.kind for reads in one.reads.values() for read in reads]
+    if unknown := [kind for kind in kinds if kind not in get_args(Kind)]:
+        raise ValueError(f"metric {one.name}: no pass {unknown[0]!r}")
+
+    @functools.wraps(one.fn)
+    def called(context: MetricContext) -> MetricResult:
+        try:
+            with calling_own(f"metric {one.name} raised"):
+                return _checked(one, one.fn(context))
+        except InputError as error:
+            return unscored(str(error), "work")
+
+    return replace(one, fn=called, on_request=True)
+
+
+def _checked(one: Metric, found: Any) -> MetricResult:
+    """What a metric gave, as a result.
+
+    Raises:
+        InputError: it is none, or its value is no finite number.
+    """
+    where = f"metric {one.name} gave"
+    if isinstance(found, Real) and not isinstance(found, bool):
+        found = MetricResult(float(found))
+    if not isinstance(found, MetricResult | Mapping):
+        wanted = "a MetricResult, or agg_value and value_by_index"
+        raise InputError(f"{where} {found!r:.60}, wanted {wanted}")
+    said = found["agg_value"] if isinstance(found, Mapping) and "agg_value" in found else None
+    value = found.value if isinstance(found, MetricResult) else said
+    if isinstance(value, Real) and not math.isfinite(value):
+        raise InputError(f"{where} {value}, wanted a finite number, or None and why")
+    read = checked(MetricResult, found if isinstance(found, Mapping) else document(found), where)
+    entry = found if isinstance(found, MetricResult) else read
+    last = finished(one, entry)  # its rows must be rows
+    if last.value is None and last.why is None:
+        raise InputError(f"{where} no value, and not why")
+    return entry
+
+
+@dataclass(frozen=True)
+class OutsideSuite:
+    """A suite from outside: whose questions, and what is asked of them."""
+
+    name: str
+    of: Suite
+    """The suite whose splits its metrics read."""
+    fn: MetricFunction
+    asked: Mapping[str, Any]
+    """Fields of `EvaluateSettings`: data, forget_split …"""
+
+
+SUITES: dict[str, OutsideSuite] = {}
+"""Those that were brought, by name."""
+
+
+def suite(
+    name: str,
+    *,
+    metrics: Iterable[str],
+    high_means: Literal["knows", "forgot"],
+    source: str,
+    of: Suite = "tofu",
+    **asked: Any,
+) -> Callable[[MetricFunction], MetricFunction]:
+    """Register a suite: which metrics, on which data, and the function that sums them up.
+
+    The function is a metric of the suite's name that needs the others; they may have options.
+
+    Args:
+        name: of the suite.
+        metrics: that it computes, also with options: `mia_min_k:k=0.2`.
+        high_means: of the number that it reports.
+        source: where it is defined.
+        of: the suite whose questions are asked.
+        **asked: settings of `eval` that nobody says otherwise: data, forget_split …
+
+    Raises:
+        ValueError: the name is taken, or it is none.
+    """
+    reads: Any = {of: ()}
+
+    def register(fn: MetricFunction) -> MetricFunction:
+        metric(name, high_means=high_means, source=source, needs=metrics, **reads)(fn)
+        return enter(SUITES, "suite", OutsideSuite(name, of, fn, asked))
+
+    return register
+
+
+def bring(names: Iterable[str]) -> dict[str, str]:
+    """Import what installed packages bring of these metrics, and of what they need.
+
+    Returns:
+        Metric from outside -> content hash of its code.
+
+    Raises:
+        InputError: an entry cannot be imported.
+    """
+    todo, code, seen = [*with_rest(names)], dict[str, str](), set[str]()
+    while todo:
+        name = parsed(todo.pop().removeprefix(RETAIN))[0]
+        if name not in all_metrics():
+            load_entries("metrics", [name])
+        one = all_metrics().get(name)
+        if one is not None and name not in seen:
+            seen.add(name)
+            todo += one.needs
+            code |= {name: code_of(one.fn)} if is_outside(one.fn) else {}
+    return code
