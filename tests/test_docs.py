@@ -2,8 +2,8 @@
 
 Blocks marked `sh` and `python` are run page by page, in one folder, from the top. `sh hub` needs
 the Hub and must say so in one line without it; `sh yours` names files of the reader's and is only
-parsed; `sh fails` ends with 4, as a gate does. A block marked `jsonl NAME` or `toml NAME` is a file
-that later commands read.
+parsed; `sh fails` ends with 4, as a gate does. A block marked `jsonl NAME`, `toml NAME` or `python
+NAME` is a file that later commands read.
 """
 
 import re
@@ -40,6 +40,7 @@ PAGES = (
     "meta",
     "report",
     "metrics#The suite",
+    "plugins",
     "doors/open-unlearning",
     "doors/trainer",
     "doors/caches",
@@ -82,7 +83,7 @@ def walked(name, capsys):
     """Run the blocks of a page in the working folder; how many."""
     n_run = 0
     for language, kind, content in blocks(page(name)):
-        if language == "jsonl" or (language == "toml" and kind):
+        if language == "jsonl" or (language in ("toml", "python") and kind):
             Path(kind).write_text(content)
         elif language == "python":
             exec(compile(content, f"{name}.md", "exec"), {})

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from support import GOLDEN
+from support.outside import PACKAGE, PLUGIN, entry_points, nothing_left, of_the_example
 
 import lensaudit
 from lensaudit.cli.main import run
@@ -359,3 +360,44 @@ def test_no_table_is_made_of_edited_scores(gym, tmp_path, capsys, how):
         again = ScoreSettings(gym=tmp_path / "gym", auditor=("uds", "greedy"), limit=8)
         assert score(again) == (1, 0)
         assert len(rows_of(tmp_path / "gym", 8)) == len(rows_of(gym, 8))
+
+
+OUTSIDE = """
+from lensaudit.gym.registry import AuditorScore, auditor
+
+@auditor("theirs", reads="outputs", high_means="knows", source="here")
+def theirs(case):
+    {does}
+"""
+
+
+@pytest.mark.parametrize(
+    ("does", "why"),
+    [
+        ("return AuditorScore(0.5)", None),
+        ("raise ValueError('no')", "auditor theirs (ValueError: no)"),
+        ("return 0.5", "auditor theirs: gave 0.5, wanted a score or a reason"),
+        ("return AuditorScore(float('nan'))", "auditor theirs: gave AuditorScore(score=nan"),
+        ("return AuditorScore(None)", "wanted a score or a reason"),
+    ],
+)
+def test_an_auditor_of_somebody_elses_gives_scores_or_the_reason(gym, tmp_path, does, why):
+    file, place = tmp_path / "mine.py", shutil.copytree(gym, tmp_path / "gym")
+    file.write_text(OUTSIDE.format(does=does))
+    with nothing_left():
+        score(ScoreSettings(gym=place, auditor=("theirs",), own=(file,), limit=8))
+    rows = [one for one in rows_of(place, 8) if one.auditor == "theirs"]
+    assert len(rows) == len(MODELS) + 2
+    for one in rows:
+        assert (one.score == 0.5) if why is None else why in one.why
+
+
+def test_an_auditor_of_an_installed_package_is_asked_by_its_name(gym, tmp_path, monkeypatch):
+    entry_points(tmp_path / "site", **of_the_example())
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    monkeypatch.syspath_prepend(str(PLUGIN))
+    place = shutil.copytree(gym, tmp_path / "gym")
+    with nothing_left(PACKAGE):
+        score(ScoreSettings(gym=place, auditor=("example_says",), limit=8))
+    assert scores(place, "example_says") == pytest.approx(scores(place, "greedy"), abs=0.3)
+    assert scores(place, "example_says")["full"] == 1

@@ -4,6 +4,7 @@ from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
+from support.outside import PACKAGE, PLUGIN, entry_points, nothing_left, of_the_example
 
 from lensaudit.cli.main import run
 from lensaudit.errors import WorkError
@@ -387,3 +388,17 @@ def test_a_sample_is_drawn_at_random_by_its_seed_from_each_context(stub_of, rows
     assert all(len(one) == 4 for one in drawn)
     assert drawn[0] == drawn[1]
     assert drawn[0] != drawn[2] or drawn[0] != drawn[3]
+
+
+def test_a_rubric_of_an_installed_package_is_asked_by_its_name(
+    stub_of, rows, tmp_path, monkeypatch
+):
+    entry_points(tmp_path / "site", **of_the_example())
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    monkeypatch.syspath_prepend(str(PLUGIN))
+    stub = stub_of()
+    with nothing_left(PACKAGE):
+        assert run(["judge", "run", rows, "--from", "example_rubric", "--out", "out", *on(stub)])
+    assert "SECRECY" in str([one["messages"] for one in stub.chats])
+    assert read("out/manifest.json")["options"]["prompts"] == "example_rubric"
+    assert len({*read("out/manifest.json")["inputs"]["judge"]["prompts"].values()}) == 1
