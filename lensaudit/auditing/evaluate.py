@@ -331,7 +331,7 @@ def _options(
     """The settings as a manifest holds them, with what `auto` meant."""
     return {
         "model": model,
-        **plain(settings, without=("fresh",)),
+        **plain(settings, without=("fresh", *(() if settings.benchmark else ("benchmark",)))),
         "out": None if folder is None else str(folder),
         "empty": _empty(settings),
         **passes.subject.conditions.as_run(),

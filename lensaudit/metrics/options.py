@@ -14,9 +14,9 @@ class Choice:
 
     default: Any = None
     kind: type[int] | type[float] | type[str] = str
-    least: float | None = None
-    most: float | None = None
-    above: float | None = None
+    least: float | int | None = None
+    most: float | int | None = None
+    above: float | int | None = None
     one_of: tuple[str, ...] = ()
     field: bool = False
     """It names the field of a row's record that is averaged."""

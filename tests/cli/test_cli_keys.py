@@ -30,6 +30,8 @@ EVERYWHERE = {
     "--activations": "what is kept goes there: the empty folder is another one",
     "--dry-run": "computes nothing",
     "--project": "names what other options name",
+    "--from": "brings metrics and suites that others name; its hash is held by test_own_code",
+    "--benchmark": "a suite of those; held by test_own_code",
     "--quiet": "says less",
     "--help-all": "shows options",
     "--set": "says what other options say",
