@@ -233,7 +233,7 @@ RetainSet = Annotated[
     ),
 ]
 Own = Annotated[
-    tuple[Path, ...],
+    tuple[Place, ...],
     Option(
         "Python file with own decorated functions; it is run. Repeatable.",
         flag="--from",

@@ -331,7 +331,10 @@ def _options(
     """The settings as a manifest holds them, with what `auto` meant."""
     return {
         "model": model,
-        **plain(settings, without=("fresh", *(() if settings.benchmark else ("benchmark",)))),
+        **plain(
+            settings,
+            without=("fresh", *(one for one in ("benchmark", "own") if not getattr(settings, one))),
+        ),
         "out": None if folder is None else str(folder),
         "empty": _empty(settings),
         **passes.subject.conditions.as_run(),
