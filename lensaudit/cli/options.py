@@ -187,7 +187,7 @@ def _one_value(hint: Any) -> tuple[Any, bool]:
     # a place is typed as text; one name or several: several
     tuples = [get_args(one)[0] for one in kinds if get_origin(one) is tuple]
     (kind,) = tuples or ([Path] if Path in kinds else kinds)
-    return kind, bool(tuples)
+    return Path if Path in get_args(kind) else kind, bool(tuples)
 
 
 def _option(
