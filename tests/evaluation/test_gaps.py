@@ -45,7 +45,7 @@ def test_rows_may_have_different_numbers_of_alternatives_and_one_without_is_unsc
     assert [len(found.records[at]["prob"]) for at in (1, 2)] == [2, 1]
     for name, values in alone.records[
         1
-    ].items():  # beside other rows a kernel sums in another order
+    ].items():  # sums of another order
         assert found.records[1][name] == pytest.approx(values, rel=1e-5)
 
 
