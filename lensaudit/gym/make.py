@@ -77,7 +77,7 @@ def listed(one: Mechanism, strength: float, seed: int) -> Listed:
 def asked_of(settings: MakeSettings) -> list[tuple[int, Mechanism, float]]:
     """Seeds, recipes and strengths that are asked for; own recipes are loaded."""
     for path in settings.own:
-        load_own(path)
+        load_own(Path(path))
     seeds = range(settings.first_seed, settings.first_seed + settings.seeds)
     chosen = product(seeds, mechanisms(settings.mechanism))
     return [(seed, one, strength) for seed, one in chosen for strength in one.strengths]

@@ -59,7 +59,7 @@ def score(settings: ScoreSettings, *, notice: Notice = unheard) -> tuple[int, in
         TryAgainError: another process judges the models of this folder.
     """
     for path in settings.own:
-        load_own(path)
+        load_own(Path(path))
     bring_auditors(settings.auditor)
     judges = named(settings.auditor, AUDITORS, "auditor")
     judges = judges or [one for one in AUDITORS.values() if one.cheap]
