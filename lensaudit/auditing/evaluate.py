@@ -52,7 +52,7 @@ from lensaudit.models.conditions import batch_policy
 from lensaudit.models.generation import stop_of
 from lensaudit.models.registry import Registry, load_registry, resolve
 from lensaudit.models.sizes import context_of
-from lensaudit.progress import FolderRemark, Notice, Plan, Progress, Tell, unheard
+from lensaudit.progress import Notice, Plan, Progress, Tell, unheard
 from lensaudit.results.integrity import is_whole
 from lensaudit.results.kinds.eval import EvaluationResult, MetricResult
 from lensaudit.results.manifest import (
@@ -180,15 +180,7 @@ def folders_of(
 ) -> tuple[Path, Path]:
     """Where a result is wanted, and where it goes: it replaces none but one that asks for less."""
     wanted, named = evaluation_folder(model, settings, folder), folder is not None
-    return wanted, folder_of(
-        wanted,
-        run,
-        run_in,
-        named=named,
-        tell=lambda line: notice(FolderRemark(line)),
-        grew=grew,
-        kind=KIND,
-    )
+    return wanted, folder_of(wanted, run, run_in, named=named, tell=notice, grew=grew, kind=KIND)
 
 
 def check_named(folder: Path | None) -> None:

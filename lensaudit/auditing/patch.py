@@ -23,7 +23,7 @@ from lensaudit.patching.scoring import manifest_of
 from lensaudit.patching.session import Session
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.patching.summary import NOT_A_DEPTH, beside_score, planned, summaries
-from lensaudit.progress import FolderRemark, Notice, Plan, Tell, unheard
+from lensaudit.progress import Notice, Plan, Tell, unheard
 from lensaudit.results.owner import Run, check_free, claim, folder_of, folders_for, known_as
 from lensaudit.settings import COUNTERFACTUAL
 from lensaudit.verdict.collect import judge_alone, judge_run
@@ -78,14 +78,7 @@ def folders_in(session: Session, folder: Path | None, tell: Notice) -> dict[str,
     for name, place in folders_for(tuple(session.sources), folder).items():
         run = run_of(session, name)
         with in_turn(place):
-            found[name] = folder_of(
-                place,
-                run,
-                run_in,
-                named=bool(folder),
-                tell=lambda line: tell(FolderRemark(line)),
-                kind=KIND,
-            )
+            found[name] = folder_of(place, run, run_in, named=bool(folder), tell=tell, kind=KIND)
     return found
 
 

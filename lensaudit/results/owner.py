@@ -12,6 +12,7 @@ from typing import Any
 
 from lensaudit.errors import InputError
 from lensaudit.files import check_plain, digest, make_folder, read_json, slug, write_json
+from lensaudit.progress import FolderRemark
 from lensaudit.results.manifest import BEGUN, MANIFEST, manifests_of
 from lensaudit.results.reading import json_object
 from lensaudit.settings import results_folder
@@ -162,14 +163,19 @@ def folder_of(
         return wanted
     why = next(iter(found.values()))
     if named and kind is not None and not set(kind) & set(found):
-        tell(f"{wanted}: held the result of another run ({why}); it is replaced")
+        tell(replaced(wanted, why))
         return wanted
     own = wanted.with_name(f"{wanted.name}-{digest(dict(run))[:8]}")
     if named or differences(own, run, read, grew):
         remedy = OTHERWISE if kind is None and "command" not in found else "name another --out"
         raise InputError(f"{wanted}: holds the result of another run ({why}); {remedy}")
-    tell(f"{wanted}: holds the result of another run ({why}); this one goes to {own}")
+    tell(FolderRemark(f"{wanted}: holds the result of another run ({why}); this one goes to {own}"))
     return own
+
+
+def replaced(folder: Path, why: str) -> FolderRemark:
+    """What is said where the result of another run is replaced; `why`: by what they differ."""
+    return FolderRemark(f"{folder}: held the result of another run ({why}); it is replaced")
 
 
 def differences(
