@@ -7,7 +7,7 @@ matched by meaning (`data.matching`): `RULE` says it in words.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from lensaudit.data.facts import Fact
@@ -59,7 +59,8 @@ def asked_rows(
     session = _session(facts, settings, notice, progress)
     with session:
         questions = DirectQuestions(session)
-        said = {role: _said(questions, one) for role, one in _models(session).items()}
+        roles = {"full": session.full, "retain": session.retain}
+        said = {role: _said(questions, one) for role, one in roles.items()}
         kept = _continued(session) if settings.entity_from == "full" else {}
     for who, why in together((f"idx {idx}", why) for idx, why in questions.unasked.items()):
         notice(f"{who} not asked, and kept: {why}")
@@ -91,10 +92,6 @@ def _session(
     check_roles([*in_role("full", opened["full"]), *in_role("retain", opened["retain"])])
     resolved = resolved_settings(asked, ("own",))
     return session_of(resolved, opened, facts, notice, progress)
-
-
-def _models(session: Session) -> Mapping[str, Checkpoint]:
-    return {"full": session.full, "retain": session.retain}
 
 
 def _said(questions: DirectQuestions, one: Checkpoint) -> dict[int, tuple[str, bool]]:

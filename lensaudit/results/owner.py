@@ -163,7 +163,7 @@ def folder_of(
         return wanted
     why = next(iter(found.values()))
     if named and kind is not None and not set(kind) & set(found):
-        tell(replaced(wanted, why))
+        tell(FolderRemark(f"{wanted}: held the result of another run ({why}); it is replaced"))
         return wanted
     own = wanted.with_name(f"{wanted.name}-{digest(dict(run))[:8]}")
     if named or differences(own, run, read, grew):
@@ -171,11 +171,6 @@ def folder_of(
         raise InputError(f"{wanted}: holds the result of another run ({why}); {remedy}")
     tell(FolderRemark(f"{wanted}: holds the result of another run ({why}); this one goes to {own}"))
     return own
-
-
-def replaced(folder: Path, why: str) -> FolderRemark:
-    """What is said where the result of another run is replaced; `why`: by what they differ."""
-    return FolderRemark(f"{folder}: held the result of another run ({why}); it is replaced")
 
 
 def differences(

@@ -15,13 +15,12 @@ from typing import Any, Literal, TypeVar
 from lensaudit.errors import InputError
 from lensaudit.files import files_below, read_bytes, remove_files
 from lensaudit.partials import is_partial
-from lensaudit.progress import Notice, unheard
+from lensaudit.progress import FolderRemark, Notice, unheard
 from lensaudit.results.integrity import answered_for, check_whole, misfits
 from lensaudit.results.kinds.patch import SCORES
 from lensaudit.results.ledger_check import is_ledger
 from lensaudit.results.locate import folders_below
 from lensaudit.results.manifest import BEGUN, MANIFEST, Manifest, signed_object
-from lensaudit.results.owner import replaced
 from lensaudit.results.question import LOOKED_AT_BYTES
 from lensaudit.results.reading import JsonObject, checked, json_object, part
 
@@ -263,7 +262,8 @@ def tell_replaced(
         for one, (old, new) in _unlike(said, asked).items():
             if _weight(one) == "explains":
                 why = f"{one.partition('.')[2]}: {_short(old)}, here {_short(new)}"
-                tell(replaced(folder, why))
+                line = f"{folder}: held the result of another run ({why}); it is replaced"
+                tell(FolderRemark(line))
                 return
 
 

@@ -1,4 +1,4 @@
-"""Means and rank correlation: the statistics every table is made of."""
+"""Rank correlation, and the kinds of numbers that statistics take."""
 
 from collections.abc import Sequence
 from typing import Any

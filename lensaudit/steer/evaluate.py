@@ -49,6 +49,7 @@ from lensaudit.scores.means import mean_known
 from lensaudit.scores.stats import spearman
 from lensaudit.settings import plain
 from lensaudit.steer.asking import Ask, TraitModel
+from lensaudit.steer.correlations import pearson, varied
 from lensaudit.steer.estimators import LAYER_CONVENTION, SteeringVector, load_vector
 from lensaudit.steer.generate import Edits, adding
 from lensaudit.steer.judging import PASSING, JudgedAnswer, chosen_judges, identity_of, judges
@@ -62,8 +63,6 @@ SCALE = (0.0, 100.0)
 """Of a judge's scores."""
 COHERENT_FROM = 50.0
 """Mean coherence below this flags a setting; the seed's threshold."""
-FEWEST_COEFFICIENTS = 3
-"""A correlation of two points is 1 or -1 whatever they are."""
 
 
 @dataclass(frozen=True)
@@ -156,14 +155,13 @@ def correlation(points: Mapping[float, float]) -> float | None:
     >>> correlation({0.0: 10.0, 1.0: 20.0, 2.0: 30.0})
     1.0
     """
-    if _flat(points):
-        return None
-    return round(float(np.corrcoef(list(points), list(points.values()))[0, 1]), 12)
+    return pearson([*points], [*points.values()])
 
 
 def rank_correlation(points: Mapping[float, float]) -> float | None:
     """Spearman's rho of score and coefficient; None where `correlation` is None."""
-    return None if _flat(points) else spearman(list(points), list(points.values()))
+    columns = [*points], [*points.values()]
+    return spearman(*columns) if varied(*columns) else None
 
 
 def slope(points: Mapping[float, float]) -> float | None:
@@ -172,10 +170,6 @@ def slope(points: Mapping[float, float]) -> float | None:
         return None
     fit: Any = linregress(list(points), list(points.values()))
     return float(fit.slope)
-
-
-def _flat(points: Mapping[float, float]) -> bool:
-    return len(points) < FEWEST_COEFFICIENTS or len(set(points.values())) == 1
 
 
 def strongest(levels: Mapping[Any, Level], polarity: int) -> Any:

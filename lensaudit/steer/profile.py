@@ -12,14 +12,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
-from typing import Any, Literal
-
-from scipy.stats import pearsonr
+from typing import Literal
 
 from lensaudit.errors import InputError
-from lensaudit.results.integrity import check_result
+from lensaudit.results.kinds.steering import LayerScore, LayerSweep
+from lensaudit.results.locate import Found
 from lensaudit.results.manifest import signed_object
-from lensaudit.results.reading import json_object
+from lensaudit.scores.means import mean_known
+from lensaudit.steer.correlations import pearson
 
 Shape = Literal["flat", "between", "peaked"]
 FLAT, PEAKED = 3.0, 9.0
@@ -27,8 +27,6 @@ FLAT, PEAKED = 3.0, 9.0
 peaked."""
 PROXIES = ("accuracy", "auc", "effect_size", "overlap", "p")
 FORMULAS = ("accuracy and effect", "AUC", "with 1-Drop")
-FEWEST = 3
-"""Points below which there is no correlation."""
 
 
 @dataclass(frozen=True)
@@ -153,21 +151,15 @@ def layer_report(folder: Path) -> LayerReport:
 
 def _points(folder: Path) -> list[_Point]:
     """The vectors of a trait that have held-out scores, with what a sweep did by them."""
-    swept = folder / "layer_sweep.json"
-    found: dict[str, Any] = {}
-    if swept.exists():
-        check_result(swept)
-        found = json_object(swept)
-    layers, base = found.get("layers", {}), found.get("baseline_mean")
-    points = []
+    place, points = folder / "layer_sweep.json", []
+    swept: LayerSweep | None = Found("steering", place).record if place.exists() else None
     for path in sorted((folder / "vectors").glob("*.json")):
         said = signed_object(path)
         scores = {k: v for k, v in (said.get("scores") or {}).items() if v is not None}
         if not scores:
             continue
-        one = layers.get(str(said["layer"]), {}) if said["method"] == found.get("method") else {}
-        mean, coherent = one.get("mean"), one.get("coherence_mean")
-        moved = None if mean is None or base is None else found["polarity"] * (mean - base)
+        layers = swept.layers if swept and swept.method == said["method"] else {}
+        moved, coherent = _steered(swept, layers.get(str(said["layer"])))
         points.append(
             _Point(
                 trait=said["trait"],
@@ -175,10 +167,21 @@ def _points(folder: Path) -> list[_Point]:
                 layer=said["layer"],
                 scores=scores,
                 moved=moved,
-                coherent=coherent is None or coherent >= found["coherence_threshold"],
+                coherent=coherent,
             )
         )
     return points
+
+
+def _steered(swept: LayerSweep | None, one: LayerScore | None) -> tuple[float | None, bool]:
+    """How far steering at a layer moved the score, the way it was to go; do its answers hold?"""
+    if swept is None or one is None:
+        return None, True
+    base, held, least = swept.baseline_mean, one.coherence_mean, swept.coherence_threshold
+    moved = None
+    if one.mean is not None and base is not None:
+        moved = (swept.polarity or 1) * (one.mean - base)
+    return moved, held is None or least is None or held >= least
 
 
 def _joined(points: Sequence[_Point]) -> Iterable[tuple[_Point, Mapping[str, float]]]:
@@ -228,7 +231,8 @@ def _shape(peak: float) -> Shape:
 
 
 def _above_mean(values: Sequence[float]) -> float | None:
-    return max(values) - sum(values) / len(values) if len(values) > 1 else None
+    mean = mean_known(values)
+    return None if mean is None or len(values) < 2 else max(values) - mean
 
 
 def _best(values: Iterable[tuple[int, float]]) -> int | None:
@@ -246,10 +250,9 @@ def _correlation(
     first: str, second: str, one: Sequence[float], other: Sequence[float]
 ) -> Correlation:
     both = [pair for pair in zip(one, other, strict=True) if not any(map(math.isnan, pair))]
-    columns: list[set[float]] = [set(column) for column in zip(*both, strict=True)]
-    varies = len(both) >= FEWEST and all(len(column) > 1 for column in columns)
-    found: Any = pearsonr(*zip(*both, strict=True)) if varies else None
-    return Correlation(first, second, found and float(found.statistic), len(both))
+    return Correlation(
+        first, second, pearson([a for a, _ in both], [b for _, b in both]), len(both)
+    )
 
 
 def _drops(points: Sequence[_Point]) -> list[Drops]:
@@ -260,8 +263,8 @@ def _drops(points: Sequence[_Point]) -> list[Drops]:
     return [
         Drops(
             method,
-            sum(values) / len(values),
-            sum(value > 100 + 1e-9 for value in values) / len(values),
+            mean_known(values),
+            mean_known(value > 100 + 1e-9 for value in values),
             len(values),
         )
         for method, values in by_method.items()

@@ -263,7 +263,7 @@ def test_results_of_no_published_row_are_one_line(tmp_path, capsys):
 
 
 def _erased(place: Path, name: str, **counts: int) -> None:
-    """A result of `patch --score em`, with other counts, by the record's own writer."""
+    """A result of `patch --score em` as its golden tells it, with other counts, sealed anew."""
     lay_out("patch_em:out", place / name)
     path = place / name / "summary.json"
     said = json.loads(path.read_text())

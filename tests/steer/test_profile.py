@@ -9,7 +9,9 @@ from scipy.stats import pearsonr, t
 
 from lensaudit.errors import InputError
 from lensaudit.files import write_json
+from lensaudit.results.kinds.steering import LayerScore, LayerSweep
 from lensaudit.results.manifest import manifest
+from lensaudit.results.reading import document
 from lensaudit.steer.estimators import SteeringVector, save_vector, separation
 from lensaudit.steer.profile import layer_report
 
@@ -33,12 +35,18 @@ def vectors(folder, scores, method="probe", trait="calm"):
 def swept(folder, means, *, polarity=1, coherence=90.0, base=10.0):
     """A sweep with these judged means by layer."""
     folder.mkdir(parents=True, exist_ok=True)
-    layers = {
-        str(at): {"layer": at, "mean": mean, "coherence_mean": coherence}
-        for at, mean in means.items()
-    }
-    said = {"method": "probe", "polarity": polarity, "baseline_mean": base, "layers": layers}
-    write_json(folder / "layer_sweep.json", {**said, "coherence_threshold": 50.0})
+    record = LayerSweep(
+        trait=folder.name,
+        method="probe",
+        polarity=polarity,
+        baseline_mean=base,
+        coherence_threshold=50.0,
+        layers={
+            str(at): LayerScore(layer=at, mean=mean, coherence_mean=coherence)
+            for at, mean in means.items()
+        },
+    )
+    write_json(folder / "layer_sweep.json", document(record))
     made = manifest("steer", kind="steering", options={}, inputs={}, device="cpu", started=0.0)
     made.write(folder, ["layer_sweep.json"], "layer_sweep_manifest.json")
 
