@@ -15,6 +15,7 @@ from lensaudit import hub
 from lensaudit.data import tofu
 from lensaudit.data.facts import Fact, load_facts
 from lensaudit.data.tofu import (
+    FORGET10,
     OLDER,
     WITHOUT_SPAN,
     filters,
@@ -116,6 +117,19 @@ def test_what_earlier_versions_leave_of_400_rows_has_a_span_or_is_named():
     assert without_span("forget10", ("v2",)) == [320, 343, 344, 378]
     assert without_span("forget10", ("excluded",)) == without_span("forget10", ()) == []
     assert without_span("rows.json", ("v2",)) == []
+
+
+def test_an_older_version_has_rows_that_the_published_annotation_lacks(tmp_path, monkeypatch):
+    """Of three rows one is published, one is older, and the filter names the third."""
+    tables = {
+        FORGET10: (located(EXAMPLES[2]),),
+        OLDER: (located(EXAMPLES[0]), located(EXAMPLES[1])),
+    }
+    monkeypatch.setattr(tofu, "offsets", lambda config=FORGET10: tables[config])
+    monkeypatch.setattr(tofu, "filters", lambda: {"v2": frozenset({left_out.idx})})
+    (tmp_path / "forget10.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    assert [one.idx for one in forget_set(tmp_path)] == [38]
+    assert [one.idx for one in forget_set(tmp_path, exclude=["v2"])] == [0, 38]
 
 
 def test_version_2_is_cut_from_all_rows_and_the_published_set_stays(real, tmp_path):
