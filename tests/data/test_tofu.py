@@ -121,10 +121,8 @@ def test_what_earlier_versions_leave_of_400_rows_has_a_span_or_is_named():
 
 def test_an_older_version_has_rows_that_the_published_annotation_lacks(tmp_path, monkeypatch):
     """Of three rows one is published, one is older, and the filter names the third."""
-    tables = {
-        FORGET10: (located(EXAMPLES[2]),),
-        OLDER: (located(EXAMPLES[0]), located(EXAMPLES[1])),
-    }
+    older, left_out, published = map(located, EXAMPLES)
+    tables = {FORGET10: (published,), OLDER: (older, left_out)}
     monkeypatch.setattr(tofu, "offsets", lambda config=FORGET10: tables[config])
     monkeypatch.setattr(tofu, "filters", lambda: {"v2": frozenset({left_out.idx})})
     (tmp_path / "forget10.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))

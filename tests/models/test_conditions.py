@@ -97,7 +97,8 @@ def test_a_pass_of_the_first_release_is_found_again(tiny_tokenizer, monkeypatch)
         return [], True
 
     monkeypatch.setattr(passes_module, "kept", kept)
-    passes._kept("trace-forget-answer", passes.subject, [(1, 2)], lambda size: [])
+    split = passes.splits["forget"]
+    passes._kept("trace-forget-answer", passes.subject, [(1, 2)], lambda size: [], split)
     (key,) = keys
     assert key == digest(
         {

@@ -84,7 +84,7 @@ def test_names_mean_base_and_adapter(name, fetched):
     assert lasting_name(spec) == name
 
 
-def test_its_models_bring_anchors_and_data():
+def test_its_models_bring_anchors_and_data(fetched):
     assert default_anchor("full", ["smollm2/absent", "smollm2/trigger"]) == "smollm2/full"
     assert default_anchor("retain", ["smollm2/absent"]) == "smollm2/retain"
     assert default_data("smollm2/absent") == "demo"

@@ -59,6 +59,7 @@ BASES: dict[str, list[str]] = {
     "meta robustness": ["--source", "demo/npo", "--attack", "quantize", "--dry-run"],
     "explain": ["results/patch", "--fact", "0"],
     "meta check": ["results"],
+    "meta methods": ["results"],
     "meta table": ["results", "--out", "out"],
     "steer audit": ["--source", "demo/npo", "--limit", "2", "--dry-run"],
     "steer eval": [
