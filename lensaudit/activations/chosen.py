@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 from typing import get_args
 
-from lensaudit.activations.spec import Kept, check_part
+from lensaudit.activations.spec import Kept
+from lensaudit.errors import InputError
+from lensaudit.files import printable
 
 
 def parts_of(chosen: str | Sequence[str]) -> tuple[Kept, ...]:
@@ -19,3 +21,16 @@ def parts_of(chosen: str | Sequence[str]) -> tuple[Kept, ...]:
     for name in names:
         check_part(name)
     return tuple(part for part in get_args(Kept) if part in names)
+
+
+def check_part(name: str | None) -> None:
+    """Refuse what is no part; None is one not named.
+
+    Raises:
+        InputError: says which there are.
+    """
+    if name is not None and name not in get_args(Kept):
+        hint = "; one cache holds all heads: heads" if name.startswith("head") else ""
+        raise InputError(
+            f"--component {printable(name)[:40]}: wanted {', '.join(get_args(Kept))}{hint}"
+        )

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 from lensaudit.errors import InputError, VerificationError
 from lensaudit.files import check_size, digest, printable, reading, slug
@@ -333,17 +333,4 @@ def check_width(fingerprint: "Fingerprint", n_shown: int) -> None:
         raise InputError(
             f"--component {fingerprint.part}: the bridge shows {n_shown} values per token, the "
             f"configuration says {fingerprint.d_model}; choose another --component"
-        )
-
-
-def check_part(name: str | None) -> None:
-    """Refuse what is no part; None is one not named.
-
-    Raises:
-        InputError: says which there are.
-    """
-    if name is not None and name not in get_args(Kept):
-        hint = "; one cache holds all heads: heads" if name.startswith("head") else ""
-        raise InputError(
-            f"--component {printable(name)[:40]}: wanted {', '.join(get_args(Kept))}{hint}"
         )

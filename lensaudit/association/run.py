@@ -36,7 +36,7 @@ from lensaudit.association.settings import KnowSettings
 from lensaudit.data.relations import Relation
 from lensaudit.files import digest
 from lensaudit.judge.client import JudgeClient
-from lensaudit.models.bridge import DTYPES, TransformerBridge, is_held, load
+from lensaudit.models.bridge import DTYPES, TransformerBridge, load, opened_models
 from lensaudit.models.checkpoint import Checkpoint
 from lensaudit.models.conditions import conditions_of
 from lensaudit.patching.exposure import Head
@@ -330,3 +330,8 @@ def _heard(know: Know, one: Checkpoint | Served, ledger: Ledger) -> list[Relatio
         tables = {name: torch.tensor(rows[key, name], dtype=torch.float64) for name in names}
         found.append(RelationReading(asked, {n: one.log_softmax(-1) for n, one in tables.items()}))
     return found
+
+
+def is_held(model: TransformerBridge) -> bool:
+    """Whether `opened_once` holds it, so that nothing is freed when its user is done."""
+    return any(one is model for one in opened_models().values())

@@ -89,6 +89,7 @@ if TYPE_CHECKING:
     from lensaudit.screen import steer as screen_steer
     from lensaudit.screen import tables as screen_tables
     from lensaudit.steer import audit as steer_audit
+    from lensaudit.steer import crossing as steer_crossing
     from lensaudit.steer import evaluate as steer_evaluate
     from lensaudit.steer import extract as steer_extract
     from lensaudit.steer import profile as steer_profile

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterable
 from dataclasses import asdict
+from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
@@ -31,6 +32,7 @@ from lensaudit.patching.settings import PatchSettings
 from lensaudit.screen.cells import number
 from lensaudit.settings import MODELS, results_folder
 from lensaudit.steer.settings import (
+    CrossSettings,
     DirectionSettings,
     EvalSettings,
     ExtractSettings,
@@ -448,6 +450,29 @@ def steer_sweep(settings: LayerSettings, report: bool, as_json: bool, dry_run: b
     questions and reported on the other half.
     """
     _steered(settings, "of_layers", as_json=as_json, dry_run=dry_run, report=report)
+
+
+@steer_command.command("cross")
+@options(CrossSettings)
+@shared("json", "dry_run")
+def steer_cross(settings: CrossSettings, as_json: bool, dry_run: bool) -> None:
+    """Steer each trait and judge every other; run again to resume.
+
+    Each trait is asked its own questions: without steering, under each trait's direction as `steer
+    eval` or `steer sweep` chose it, and under a random one as long. Writes traits.json and, with
+    matplotlib, traits.pdf and traits.png.
+    """
+    if dry_run:
+        say(library.steer_crossing.open_crossing(settings, notice).plan())
+        return
+    with during(LOOKING):
+        crossed = library.doors_steering.crossed
+    with ProgressBar() as progress:
+        matrix, path = crossed(settings, notice=notice, progress=progress)
+    document = library.results_reading.document(matrix)
+    answer(document, library.screen_steer.of_traits(matrix), path, as_json=as_json)
+    if find_spec("matplotlib"):
+        library.doors_figures.write_figures([path.parent], path.parent)
 
 
 @steer_command.command("audit")

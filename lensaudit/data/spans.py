@@ -86,12 +86,6 @@ def joined(
     )
 
 
-def following(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
-    """Tokens of a `text` that follows another."""
-    ids, _, n_prompt = joined(tokenizer, "", text)
-    return ids[n_prompt:]
-
-
 @lru_cache(maxsize=8)
 def way_of(tokenizer: Tokenizer) -> Way:
     """What keeps the text, found by trying; `apart`, the reference's way, where it does."""

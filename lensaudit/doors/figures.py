@@ -9,7 +9,7 @@ from lensaudit.files import check_output, digest, make_folder, slug, write_bytes
 from lensaudit.report.shelf import labels
 from lensaudit.results.kinds.eval import EvaluationResult
 from lensaudit.results.kinds.patch import PatchRun
-from lensaudit.results.locate import locate
+from lensaudit.results.locate import Found, locate
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -34,7 +34,8 @@ def write_figures(places: Iterable[Path], folder: Path, *, force: bool = False) 
     """Draw the runs found in some places into `folder`; the files written.
 
     `depth.*` has every score with its interval, `<model>-layers.*` S1 and S2 by layer,
-    `<model>-examples.*` the erasure of every example; `depth.tex` and `metrics.tex` are tables.
+    `<model>-examples.*` the erasure of every example; `traits.*` what steering a
+    trait does to every other; `depth.tex` and `metrics.tex` are tables.
 
     Args:
         places: of the runs.
@@ -48,11 +49,16 @@ def write_figures(places: Iterable[Path], folder: Path, *, force: bool = False) 
     found, _ = locate(places)
     runs = [one.record for one in found if one.kind == "patch"]
     evals = [one.record for one in found if one.kind == "eval"]
-    if not runs and not evals:
-        raise InputError("no figures: none of these is a result of `lensaudit patch` or `eval`")
+    matrices = [one for one in found if one.kind == "traits"]
+    if not runs and not evals and not matrices:
+        raise InputError(
+            "no figures: none of these is a result of `lensaudit patch`, `eval` or `steer cross`"
+        )
     made = {"metrics.tex": metrics_table(evals).encode()} if evals else {}
     if runs:
         made |= {"depth.tex": depth_table(runs).encode(), **_pictures(runs)}
+    for one in matrices:
+        made |= _matrix(one, alone=len(matrices) == 1)
     make_folder(folder)
     for name in made:  # before the first is written
         check_output(folder / name, ours=lambda content: _MADE_BY.encode() in content, force=force)
@@ -129,6 +135,14 @@ def _pictures(runs: Sequence[PatchRun]) -> dict[str, bytes]:
         made |= dict(_drawn(plot.layer_profile(run.folder), f"{name}-layers"))
         made |= dict(_drawn(plot.heatmap(run.folder), f"{name}-examples"))
     return made
+
+
+def _matrix(found: Found, *, alone: bool) -> dict[str, bytes]:
+    """The picture of one matrix of traits; of several each has its folder's hash in its name."""
+    from lensaudit.doors import plot
+
+    name = "traits" if alone else f"traits-{digest(str(found.path.parent))[:6]}"
+    return dict(_drawn(plot.traits(found.record), name))
 
 
 def _drawn(axes: "Axes", name: str) -> Iterator[tuple[str, bytes]]:

@@ -5,6 +5,7 @@ from importlib import metadata
 from pathlib import Path
 
 from lensaudit.ask.again import Asked, once
+from lensaudit.doors.task_files import files_of
 from lensaudit.evaluation.settings import HarnessSettings
 from lensaudit.files import slug
 from lensaudit.progress import Notice
@@ -35,14 +36,15 @@ def harnessed(settings: HarnessSettings, *, notice: Notice) -> RunResult:
     def made(_: Notice, opened: Callable[[], None]) -> RunResult:
         from lensaudit.doors.lmeval import open_harness  # seconds to import
 
-        found = open_harness(settings)
+        found = open_harness(settings, notice=notice)
         opened()
         return found.run(notice)
 
     def read(_: Sequence[Path]) -> RunResult:
         return RunResult(settings.model, folder, json_object(folder / SUMMARY))
 
-    beside = [] if settings.steer is None else [settings.steer.with_suffix(".json")]
+    vector = [] if settings.steer is None else [settings.steer.with_suffix(".json")]
+    beside = [*vector, *files_of(settings.tasks)]
     version = metadata.version("lm_eval")
     asked = Asked(settings=settings, anchors=(), beside=beside, by=version)
     return once(asked, [folder], read, made, notice=notice)

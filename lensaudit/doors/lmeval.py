@@ -23,6 +23,7 @@ import torch
 
 from lensaudit.data.rendering import TODAY, rendered
 from lensaudit.doors.harness import COMMAND, SUMMARY, harness_folder
+from lensaudit.doors.task_files import Task, is_file, rows_of, task_name, tasks_named
 from lensaudit.errors import InputError, WorkError, need, told_by
 from lensaudit.evaluation.settings import HarnessSettings
 from lensaudit.files import digest, make_folder, slug, write_json, write_jsonl
@@ -43,8 +44,6 @@ from lensaudit.results.run import RunResult
 from lensaudit.settings import in_commas, plain
 from lensaudit.steer.estimators import SteeringVector, load_vector
 
-Task = str | Mapping[str, Any]
-"""A task's name, or a whole task as a dictionary, as its YAML file would say it."""
 SCHEMA = "lm-eval/1"
 _KEPT = ("configs", "versions", "n-shot", "n-samples", "higher_is_better", "group_subtasks")
 """Parts of the harness's answer that say how a number was made."""
@@ -66,7 +65,7 @@ class OpenedHarness:
     checkpoint: Checkpoint
     conditions: Conditions
     vector: SteeringVector | None
-    tasks: tuple[str, ...]
+    tasks: tuple[Task, ...]
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -83,8 +82,10 @@ class OpenedHarness:
 
     def plan(self) -> Plan:
         """Which tasks would run; loads and writes nothing."""
-        keys = {task: _key(task, self.identity, self.settings) for task in self.tasks}
-        kept = {task: keyed_document(self.folder / _files(task)[0], keys[task]) for task in keys}
+        kept = {
+            task_name(task): _kept(self.folder, task, self.identity, self.settings)
+            for task in self.tasks
+        }
         model = f"{self.checkpoint.spec.name}, {self.conditions.dtype} on {self.conditions.device}"
         lines = [
             f"{name}: {'runs' if it is None else 'kept from before'}" for name, it in kept.items()
@@ -105,20 +106,28 @@ class OpenedHarness:
         with edited(self.checkpoint, settings, self.vector, self.conditions) as (model, tokenizer):
             found = run_tasks(model, tokenizer, self.tasks, self.folder, **how)
         asked = {"tasks": settings.tasks, "include": plain(settings)["include"]}
+        listed = {one: file_sha256(Path(one)) for one in in_commas(settings.tasks) if is_file(one)}
         weights = {"name": settings.model, "weights": self.checkpoint.weights}
         manifest(
             COMMAND,
             kind="lm-eval",
             options={**_arguments(settings), **asked},
-            inputs={"model": weights, **self.identity},
+            inputs={"model": weights, **self.identity, **({"listed": listed} if listed else {})},
             device=self.conditions.device,
             started=started,
-        ).write(self.folder, [SUMMARY, *(file for task in self.tasks for file in _files(task))])
+        ).write(
+            self.folder,
+            [SUMMARY, *(file for task in self.tasks for file in _files(task_name(task)))],
+        )
         return found
 
 
-def open_harness(settings: HarnessSettings) -> OpenedHarness:
+def open_harness(settings: HarnessSettings, *, notice: Notice = unheard) -> OpenedHarness:
     """A run whose every name was looked at.
+
+    Args:
+        settings: what is run.
+        notice: told which keys of a task file are not read.
 
     Raises:
         InputError: an unknown name or task, or the harness is not installed.
@@ -127,8 +136,8 @@ def open_harness(settings: HarnessSettings) -> OpenedHarness:
     checkpoint = open_model(settings.model, settings.registry)
     device = resolve_device(settings.device)
     dtype = resolve_dtype(settings.dtype, device)
-    tasks = in_commas(settings.tasks)
-    _manager([(task, task) for task in tasks], settings)
+    tasks = tasks_named(settings.tasks, notice)
+    _manager([(task_name(task), task) for task in tasks], settings)
     return OpenedHarness(
         settings=settings,
         folder=folder,
@@ -146,6 +155,7 @@ def _manager(named: Sequence[tuple[str, Task]], settings: HarnessSettings) -> An
         InputError: one is not, or the harness is not installed.
     """
     need("lm_eval", called="lm-evaluation-harness", extra="lmeval")
+    _check_each_once(named)
     from lm_eval.tasks import TaskManager  # pyright: ignore[reportMissingImports]
 
     folder = settings.include
@@ -227,18 +237,18 @@ def run_tasks(
         InputError: an unknown task, or the harness is not installed.
         WorkError: a task has no number.
     """
-    named = [(_name(task), task) for task in tasks]
+    named = [(task_name(task), task) for task in tasks]
     manager = _manager(named, settings)
     make_folder(out)
     values: dict[str, float | None] = {}
     for name, task in named:
-        key = _key(task, identity, settings)
         path, samples = (out / file for file in _files(name))
-        found = keyed_document(path, key)
+        found = _kept(out, task, identity, settings)
         report(f"{name}: {'runs' if found is None else 'kept from before'}")
         if found is None:
             found = _run(model, tokenizer, task, settings, manager)
             write_jsonl(samples, found.pop("samples"))
+            key = _key(task, identity, settings)
             write_keyed(path, {"schema": SCHEMA, "key": key, "task": name, **found})
         values |= values_of(found["results"])
     write_json(out / SUMMARY, values)
@@ -269,20 +279,15 @@ def _number(value: Any) -> float | None:
     return float(value) if real else None
 
 
-def _name(task: Task) -> str:
-    """A dictionary's own name: the harness loses it."""
-    name = task if isinstance(task, str) else task.get("task")
-    if not isinstance(name, str) or not name:
-        raise InputError("a task given as a dictionary needs its name under `task`")
-    return name
-
-
-def _check_names(named: Sequence[tuple[str, Task]], manager: Any, include: Path | None) -> None:
+def _check_each_once(named: Sequence[tuple[str, Task]]) -> None:
     if not named:
         raise InputError("no task; name one with --tasks")
     names = [name for name, _ in named]
     if twice := [name for name in names if names.count(name) > 1]:
         raise InputError(f"task {twice[0]} is named twice")
+
+
+def _check_names(named: Sequence[tuple[str, Task]], manager: Any, include: Path | None) -> None:
     for name, task in named:
         if isinstance(task, str) and not manager.match_tasks([name]):
             where = f" and {include}" if include else "; --include adds a folder of task files"
@@ -295,6 +300,15 @@ def _arguments(settings: HarnessSettings) -> dict[str, Any]:
     return {name: getattr(settings, name) for name in ARGUMENTS}
 
 
+def _kept(
+    out: Path, task: Task, identity: Mapping[str, Any], settings: HarnessSettings
+) -> dict[str, Any] | None:
+    """What an earlier run found; None where it was asked something else, or is not to count."""
+    if settings.fresh:
+        return None
+    return keyed_document(out / _files(task_name(task))[0], _key(task, identity, settings))
+
+
 def _key(task: Task, identity: Mapping[str, Any], settings: HarnessSettings) -> str:
     """What decides a task's numbers."""
     files = sorted(settings.include.rglob("*")) if settings.include else ()
@@ -302,7 +316,7 @@ def _key(task: Task, identity: Mapping[str, Any], settings: HarnessSettings) -> 
         path.relative_to(settings.include).as_posix(): file_sha256(path)
         for path in files
         if settings.include and path.is_file() and "__pycache__" not in path.parts
-    }
+    } | {str(path): file_sha256(path) for path in rows_of(task)}
     return digest(
         {
             "task": task if isinstance(task, str) else repr(sorted(task.items())),
@@ -361,9 +375,9 @@ def _run(
         )
     except (*_REFUSALS, DatasetsError, TemplateError) as error:
         reason = told_by(error.__cause__ or error)
-        raise InputError(f"task {_name(task)}: the harness refuses it ({reason})") from error
+        raise InputError(f"task {task_name(task)}: the harness refuses it ({reason})") from error
     if not found or not any(v is not None for v in values_of(found["results"]).values()):
-        raise WorkError(f"task {_name(task)}: the harness found no number")
+        raise WorkError(f"task {task_name(task)}: the harness found no number")
     samples = [
         {"task": name, **_plain(row)} for name, rows in found["samples"].items() for row in rows
     ]

@@ -9,10 +9,13 @@ import pandas as pd
 from lensaudit.doors.frames import Place, curves, efforts, layers, summaries
 from lensaudit.errors import InputError, need
 from lensaudit.scores.intervals import clustered_mean
+from lensaudit.screen.steer import moves
 from lensaudit.settings import COUNTERFACTUAL
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+    from lensaudit.results.kinds.steering import TraitMatrix
 
 Results = Place | pd.DataFrame
 """A place of results, or a frame that `lensaudit.doors.frames` made of them."""
@@ -118,6 +121,36 @@ def curve(results: Results, *, ax: "Axes | None" = None) -> "Axes":
     ax.set(ylim=(-0.05, 1.05), xlabel=what, ylabel="0 to 1")
     ax.legend(frameon=False)
     return ax
+
+
+def traits(matrix: "TraitMatrix", *, ax: "Axes | None" = None) -> "Axes":
+    """What steering each trait does to the judged score of every other, points of 100.
+
+    A row for each direction, a column for each trait that was asked; bold where the change leaves
+    out 0, and where that against a random direction as long does too.
+    """
+    asked, rows = list(matrix.baseline), list(matrix.steered)
+    cells = [[matrix.steered[row].judged[one] for one in asked] for row in rows]
+    values = np.array(
+        [[np.nan if one.delta is None else one.delta for one in row] for row in cells]
+    )
+    ax = _axes(ax)
+    ax.set_facecolor("0.85")
+    image = ax.imshow(values, cmap="RdBu_r", vmin=-100, vmax=100, interpolation="nearest")
+    ax.figure.colorbar(image, ax=ax, label="change of the score, points")
+    for (at, column), value in np.ndenumerate(values):
+        if np.isfinite(value):
+            how: dict[str, Any] = {"color": "white" if abs(value) > _DARK else "black"}
+            how["fontweight"] = "bold" if moves(cells[at][column]) else "normal"
+            ax.text(column, at, f"{value:.0f}", ha="center", va="center", **how)
+    ax.set_xticks(range(len(asked)), [_text(one) for one in asked], rotation=45, ha="right")
+    ax.set_yticks(range(len(rows)), [_text(one) for one in rows])
+    ax.set(xlabel="asked and judged", ylabel="steered by")
+    return ax
+
+
+_DARK = 60.0
+"""Points from which a cell is so dark that its number is white."""
 
 
 def _by(frame: pd.DataFrame, column: str) -> Any:

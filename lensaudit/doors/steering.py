@@ -9,26 +9,31 @@ from lensaudit.ask.again import Asked, once
 from lensaudit.errors import WorkError
 from lensaudit.progress import Notice, Tell
 from lensaudit.results.kinds.directions import DirectionsRecord
-from lensaudit.results.kinds.steering import CoefficientSweep, LayerSweep
+from lensaudit.results.kinds.steering import CoefficientSweep, LayerSweep, TraitMatrix
 from lensaudit.results.locate import Found
 from lensaudit.results.manifest import signed_object
 from lensaudit.results.reading import json_object, part, read_as
 from lensaudit.results.run import RunResult
 from lensaudit.steer.settings import (
     AskSettings,
+    CrossSettings,
     DirectionSettings,
     EvalSettings,
     ExtractSettings,
     LayerSettings,
 )
 from lensaudit.steer.trait import (
+    CROSSED,
     EXTRACTED,
     VECTORS,
     audit_folder,
     contrast_trait,
+    crossed_folder,
     files_of,
     folder_of,
+    found_in,
     load_trait,
+    traits_of,
 )
 
 Results = tuple[CoefficientSweep | LayerSweep, Path]
@@ -91,6 +96,30 @@ def steered(settings: AskSettings, *, notice: Notice, progress: Tell) -> Results
         made,
         notice=notice,
         manifest=manifest,
+    )
+
+
+def crossed(settings: CrossSettings, *, notice: Notice, progress: Tell) -> tuple[TraitMatrix, Path]:
+    """As `steer.crossing.Crossing.run`, opened and done."""
+    folder = crossed_folder(settings)
+
+    def made(tell: Notice, opened: Callable[[], None]) -> tuple[TraitMatrix, Path]:
+        from lensaudit.steer.crossing import open_crossing  # seconds to import
+
+        job = open_crossing(settings, tell)
+        opened()
+        return job.run(progress)
+
+    names = traits_of(settings)
+    found = [found_in(settings, load_trait(one)) for one in names]
+    own = [path for path in map(Path, names) if path.is_file()]
+    beside = [one / name for one in found for name in (VECTORS, "results.json", "layer_sweep.json")]
+    return once(
+        Asked(settings=settings, anchors=(), beside=[*own, *beside]),
+        [folder],
+        lambda _: (Found("traits", folder / CROSSED).record, folder / CROSSED),
+        made,
+        notice=notice,
     )
 
 

@@ -16,15 +16,15 @@ from lensaudit.activations.naming import is_cache
 from lensaudit.errors import InputError, LensAuditError
 from lensaudit.evaluation.store import read_pass
 from lensaudit.files import digest, parse_json, read_bytes, read_json
-from lensaudit.results.integrity import home_of, is_orphan, misfits
+from lensaudit.results.integrity import home_of, manifests_of, misfits
 from lensaudit.results.kinds.table import record_in
 from lensaudit.results.ledger_check import NAMED_FOR, is_ledger, verify_ledger
 from lensaudit.results.locate import NAMES, locate
-from lensaudit.results.manifest import MANIFEST, MANIFESTS, mark_of, signed
+from lensaudit.results.manifest import BEGUN, MANIFEST, MANIFESTS, mark_of, signed
 from lensaudit.results.reading import json_object
 
 Kind = Literal["result", "pass", "book", "cache", "tensors", "document"]
-_SEALED = {name for name, kind in NAMES.items() if kind in ("patch", "eval", "steering")}
+_SEALED = {name for name, kind in NAMES.items() if kind in ("patch", "eval", "steering", "traits")}
 """Files of a finished run: its manifest is written after them."""
 _OF_META = {"faithfulness", "robustness", "meta_table", "aggregate"}
 """What tables of `meta` say that they are; each has a manifest of its own."""
@@ -167,3 +167,8 @@ def _is_signed(content: Mapping[str, Any]) -> bool:
     """Does it end as `signed` ends it? Documents of others may have a `check` of their own."""
     name, said = ([("", None), *content.items()])[-1]
     return name == "check" and isinstance(said, str) and len(said) == _CHECK_LENGTH
+
+
+def is_orphan(path: Path) -> bool:
+    """Whether a file lies where no manifest answers for anything, and no run has begun."""
+    return not manifests_of(path.parent) and not (path.parent / BEGUN).exists()

@@ -12,7 +12,10 @@ class HarnessSettings(Precision, Names):
     """A run of `lm-eval`: a model as it is, quantised or steered, and what it is asked."""
 
     model: Annotated[str, Option("Name, Hub id[@revision], folder or base+adapter.", is_a="model")]
-    tasks: Annotated[str, Option("Names with commas.", commas=True)]
+    tasks: Annotated[
+        str,
+        Option("Names with commas; a .yaml file that lists names and whole tasks.", commas=True),
+    ]
     include: Annotated[
         Path | None, Option("Folder of own task files (YAML).", is_a="folder", typed=True)
     ] = None
@@ -45,6 +48,7 @@ class HarnessSettings(Precision, Names):
     limit: Limit = None
     attn: Attention = "eager"
     out: Annotated[Path | None, Option("[default: experiments/out/<model>-lm-eval]")] = None
+    fresh: Annotated[bool, Option("Run tasks again that are in --out.", section="Output")] = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,13 +23,14 @@ from lensaudit.gym.registry import FORGOT, KNOWS, ScoreRow
 from lensaudit.progress import Notice
 from lensaudit.results.integrity import check_whole, misfits
 from lensaudit.results.kinds.patch import PatchSummary
+from lensaudit.results.kinds.table import record_in
 from lensaudit.results.ledger import Ledger
 from lensaudit.results.manifest import MANIFEST, manifest, signed
 from lensaudit.results.reading import checked, checked_as, json_object, part
 from lensaudit.scores.areas import area_limits
 from lensaudit.scores.intervals import share_of
 from lensaudit.scores.separation import auc, best_threshold
-from lensaudit.verdict.attacks import views_in
+from lensaudit.verdict.attacks import VIEWS
 from lensaudit.verdict.decide import HOLDS, Code, Evidence, Word
 from lensaudit.verdict.depth import of_patch
 from lensaudit.verdict.views import Calibration, Null
@@ -360,7 +361,7 @@ def evidence_of(one: ScoreRow, nulls: Calibration, *, patch_only: bool = False) 
         view
         for kind, content in one.evidence.items()
         if kind != "patch" and not patch_only
-        for _, views_of in views_in(kind, content, one.model, nulls)  # type: ignore[arg-type]
+        for _, views_of in VIEWS[kind](record_in(kind, content, one.model), nulls)  # type: ignore[arg-type]
         for view in views_of
     ]
     # lines of a gym that was scored before models were asked

@@ -291,7 +291,7 @@ class JudgeClient:
         return Capability(**known) if whole else None
 
     def capability(self, *, unknown: Capability | None = None) -> Capability:
-        """How the model is asked, by a probe now or earlier; `--mode` overrides its choice.
+        """How the model is asked, by a probe now or earlier; `--set mode=…` overrides its choice.
 
         Args:
             unknown: what counts where it was never probed and no server may be asked.
@@ -307,14 +307,16 @@ class JudgeClient:
             if found is None:
                 raise InputError(
                     f"{endpoint.model} was never probed and no server may be asked; give "
-                    "--mode, or run `lensaudit judge probe` first"
+                    "--set mode=…, or run `lensaudit judge probe` first"
                 )
         elif found is None:
             found = probe(self)
             self.cache.keep_fact(KIND, endpoint.host, endpoint.model, asdict(found))
         wanted = replace(found, mode=mode or found.mode)
         if mode and wanted.reads_logprobs and not found.n_alternatives:
-            raise InputError(f"--mode {mode} reads log-probabilities; {endpoint.host} sends none")
+            raise InputError(
+                f"--set mode={mode} reads log-probabilities; {endpoint.host} sends none"
+            )
         return wanted
 
 

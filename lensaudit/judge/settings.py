@@ -42,7 +42,7 @@ class EndpointAccess:
         float, Option("Seconds per attempt.", flag="--timeout", least=0.1, most=86_400, expert=True)
     ] = 60.0
     retries: Annotated[
-        int, Option("After 429, 5xx, timeouts and lost connections.", least=0, expert=True)
+        int, Option("After 429, 5xx, timeouts and lost connections.", least=0, rare="set")
     ] = 6
     """After the first attempt; the SDK waits 0.5 s * 2^n up to 8 s, or what the server says."""
     price_in: Annotated[float, Option("Price of a million tokens sent.", least=0, expert=True)] = (
@@ -58,7 +58,7 @@ class EndpointAccess:
     max_tokens_total: Annotated[
         int | None, Option("At most so many tokens.", least=0, expert=True)
     ] = None
-    concurrency: Annotated[int, Option("Calls at once.", least=1)] = 8
+    concurrency: Annotated[int, Option("Calls at once.", least=1, rare="set")] = 8
 
 
 OF_THE_ENDPOINT = (
@@ -82,9 +82,7 @@ class JudgeAccess(EndpointAccess):
     ] = None
     mode: Annotated[
         Mode | None,
-        Option(
-            "How a number is read; auto is what the probe finds best.", none="auto", expert=True
-        ),
+        Option("How a number is read; auto is what the probe finds best.", none="auto", rare="set"),
     ] = None
 
 

@@ -69,11 +69,6 @@ def opened_models() -> _OpenedModels:
     return _OPENED.get() or {}
 
 
-def is_held(model: TransformerBridge) -> bool:
-    """Whether `opened_once` holds it, so that nothing is freed when its user is done."""
-    return any(one is model for one in opened_models().values())
-
-
 def n_bytes(model: TransformerBridge) -> int:
     """What its weights take."""
     return sum(p.numel() * p.element_size() for p in model.original_model.parameters())

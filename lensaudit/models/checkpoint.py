@@ -22,7 +22,6 @@ from lensaudit.models.hashing import (
 )
 from lensaudit.models.hub_files import fetch
 from lensaudit.models.registry import (
-    EMBEDDED,
     ModelSpec,
     load_registry,
     resolve,
@@ -165,14 +164,6 @@ def place_of(role: ModelRole, spec: ModelSpec) -> InRole:
         return in_role(role, open_checkpoint(spec, allow_packed=True))[0]
     beside = spec.adapter and [spec.adapter.repo, spec.adapter.revision]
     return InRole(role, spec.name, digest([spec.repo, spec.revision, beside]))
-
-
-def of_embedded_family(checkpoint: Checkpoint) -> bool:
-    """Is it a model of the family that comes along, whatever folder or name it has?
-
-    No other tokenizer cuts words as that family's does.
-    """
-    return checkpoint.tokenizer == tokenizer_hash(EMBEDDED / "full")
 
 
 def config_of(checkpoint: Checkpoint) -> Any:

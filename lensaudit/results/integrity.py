@@ -13,7 +13,6 @@ from typing import Any
 from lensaudit.errors import InputError, shortened
 from lensaudit.results.manifest import (
     AGAIN,
-    BEGUN,
     MANIFEST,
     MANIFESTS,
     Manifest,
@@ -39,11 +38,6 @@ def check_result(path: Path) -> None:
             if {"files", "check"}.isdisjoint(json_object(path.parent / name)):
                 return
         check_whole(path)
-
-
-def is_orphan(path: Path) -> bool:
-    """Whether a file lies where no manifest answers for anything, and no run has begun."""
-    return not manifests_of(path.parent) and not (path.parent / BEGUN).exists()
 
 
 def check_whole(place: Path, *, largest: int | None = None, beside: bool = True) -> None:

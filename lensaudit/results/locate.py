@@ -19,7 +19,7 @@ from lensaudit.results.kinds.table import KINDS, Kind, record_in
 from lensaudit.results.manifest import MANIFEST, MANIFESTS, manifests_of
 from lensaudit.results.reading import JsonObject, csv_rows, json_object, part
 
-_BY_NAME: Sequence[Kind] = ("patch", "eval", "steering", "relearn", "curve")
+_BY_NAME: Sequence[Kind] = ("patch", "eval", "steering", "traits", "relearn", "curve")
 """Kinds that a file without a manifest is by its name, where it says no other: the first counts."""
 NAMES: Mapping[str, Kind] = {
     name: kind for kind in reversed(_BY_NAME) for name in KINDS[kind].files

@@ -9,8 +9,10 @@ from lensaudit.results.kinds.directions import DirectionsRecord, Experiment
 from lensaudit.results.kinds.steering import (
     ChosenSetting,
     CoefficientSweep,
+    CrossedScore,
     LayerSweep,
     SteeredScore,
+    TraitMatrix,
 )
 from lensaudit.screen.cells import brackets, number
 from lensaudit.screen.tables import Part, table
@@ -87,6 +89,58 @@ def of_layers(results: LayerSweep) -> Iterator[Part]:
     )
     yield f"baseline {number(results.baseline_mean, 1)}"
     yield _chosen("layer", results.chosen)
+
+
+def of_traits(matrix: TraitMatrix) -> Iterator[Part]:
+    """A row for each direction, a column for each trait that was asked, and what was moved."""
+    asked = list(matrix.baseline)
+    yield table(
+        "change of the judged score, points of 100; * also beyond a random direction",
+        ("steered by", "coefficient", *asked),
+        (
+            (name, number(row.coefficient, 2), *(_crossed(row.judged[one]) for one in asked))
+            for name, row in matrix.steered.items()
+        ),
+        left=("steered by",),
+    )
+    others = {
+        f"{name} on {one}": score
+        for name, row in matrix.steered.items()
+        for one, score in row.judged.items()
+        if one != name
+    }
+    moved = [name for name, score in others.items() if moves(score)]
+    known = sum(score.delta_ci95 is not None for score in others.values())
+    if known:
+        yield (
+            f"{len(moved)} of {known} pairs of two traits move: the 95 % intervals by question, "
+            "against no steering and against a random direction as long, both leave out 0"
+            + (f" ({', '.join(moved)})" if moved else "")
+        )
+    if unknown := len(others) - known:
+        yield f"{unknown} pairs have too few questions for an interval"
+    broken = [
+        f"{name} on {one}"
+        for name, row in matrix.steered.items()
+        for one, score in row.judged.items()
+        if (score.coherence_mean or 0.0) < matrix.how["coherent_from"]
+    ]
+    if broken:
+        yield f"answers that do not hold together: {', '.join(broken)}"
+    yield from (
+        f"{name}: nothing is steered by it ({why})" for name, why in matrix.how["left_out"].items()
+    )
+
+
+def moves(score: CrossedScore) -> bool:
+    """Whether both intervals leave out 0 on the same side: more is moved than by a random one."""
+    ends = [one or (0.0, 0.0) for one in (score.delta_ci95, score.beyond_random_ci95)]
+    return all(low > 0 for low, _ in ends) or all(high < 0 for _, high in ends)
+
+
+def _crossed(one: CrossedScore) -> str:
+    ends = brackets(vars(one), "delta_ci95") if one.delta_ci95 else ""
+    return f"{number(one.delta, 1)}{'*' if moves(one) else ''} {ends}".strip()
 
 
 def _steered(one: SteeredScore, coherence: float | None) -> tuple[str, ...]:

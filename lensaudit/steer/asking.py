@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from lensaudit.data.facts import Fact
-from lensaudit.data.spans import Encoded, encode, following
+from lensaudit.data.spans import Encoded, Tokenizer, encode, joined
 from lensaudit.errors import InputError, PartialError
 from lensaudit.files import digest
 from lensaudit.groups import batched
@@ -239,6 +239,12 @@ def encode_sample(
     ids = (*prompt, *answer)
     # folds keep the answers to a question together
     return Encoded(idx, question, ids, len(prompt), len(prompt), len(ids))
+
+
+def following(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
+    """Tokens of a `text` that follows another."""
+    ids, _, n_prompt = joined(tokenizer, "", text)
+    return ids[n_prompt:]
 
 
 def positions_read(encoded: Encoded, position: Position) -> range:

@@ -49,7 +49,7 @@ class TraitSettings(JudgeAccess, Machine, Names):
     max_new_tokens: Annotated[int, Option(least=1)] = 256
     seed: Annotated[int, Option()] = 0
     form: Annotated[
-        Form, Option("auto: the chat template where there is one.", flag="--format", expert=True)
+        Form, Option("auto: the chat template where there is one.", flag="--format", rare="set")
     ] = "auto"
     out: Annotated[
         Path | None,
@@ -132,7 +132,7 @@ class AskSettings(TraitSettings):
             "[default: variety for a programmatic judge, else the same model]",
             metavar="variety|MODEL",
             typed=True,
-            expert=True,
+            rare="set",
         ),
     ] = None
 
@@ -176,6 +176,33 @@ class LayerSettings(AskSettings):
     n_rollouts: Annotated[
         int, Option("Answers per question and layer.", flag="--rollouts", least=1)
     ] = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class CrossSettings(AskSettings):
+    """A run of `steer cross`."""
+
+    rare: ClassVar = (
+        *TraitSettings.rare,
+        *("registry", "batch_size", "memory", "temperature", "max_new_tokens", "seed", "form"),
+        *("where", "n_questions", "n_rollouts", "coherence_judge", "max_cost"),
+    )
+
+    trait: Annotated[
+        str,
+        Option(
+            "Names and files with commas; each was steered by `steer eval` or `steer sweep`.",
+            metavar="NAME|FILE",
+            commas=True,
+        ),
+    ]
+    n_rollouts: Annotated[
+        int, Option("Answers per question and direction.", flag="--rollouts", least=1)
+    ] = 3
+    out: Annotated[
+        Path | None,
+        Option("[default: experiments/out/steering/<model>/traits]", is_a="folder"),
+    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,9 +13,10 @@ from lensaudit.files import digest, read_json, slug
 from lensaudit.judge.prompts import check_template
 from lensaudit.results.manifest import MANIFEST
 from lensaudit.results.reading import Flag, checked
-from lensaudit.settings import results_folder
+from lensaudit.settings import in_commas, results_folder
 from lensaudit.steer.settings import (
     AskSettings,
+    CrossSettings,
     DirectionSettings,
     EvalSettings,
     ExtractSettings,
@@ -257,6 +258,8 @@ COMMAND = "steer"
 """Of `steer extract`, `eval` and `sweep`, which share a folder."""
 VECTORS = "vectors"
 """Folder of the directions in it."""
+CROSSED = "traits.json"
+"""Results of `steer cross`."""
 EXTRACTED = f"extract_{MANIFEST}"
 """Of the directions that were asked for last."""
 
@@ -264,6 +267,30 @@ EXTRACTED = f"extract_{MANIFEST}"
 def audit_folder(settings: DirectionSettings) -> Path:
     """Where the results of `steer audit` go."""
     return settings.out or results_folder() / "steering" / slug(settings.name) / "audit"
+
+
+def traits_of(settings: CrossSettings) -> list[str]:
+    """The traits of `steer cross`, as they were named.
+
+    Raises:
+        InputError: fewer than two, or one twice.
+    """
+    names = list(in_commas(settings.trait))
+    if len(names) < 2:
+        raise InputError(f"--trait {settings.trait}: wanted two traits or more, with commas")
+    if twice := [one for one in names if names.count(one) > 1]:
+        raise InputError(f"--trait {settings.trait}: {twice[0]} is named twice")
+    return names
+
+
+def found_in(settings: CrossSettings, trait: Trait) -> Path:
+    """The folder in which `steer eval` and `steer sweep` left what they found for a trait."""
+    return results_folder() / "steering" / slug(settings.name) / slug(trait.name)
+
+
+def crossed_folder(settings: CrossSettings) -> Path:
+    """Where the results of `steer cross` go."""
+    return settings.out or results_folder() / "steering" / slug(settings.name) / "traits"
 
 
 def files_of(settings: AskSettings) -> tuple[str, str]:

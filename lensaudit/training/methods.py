@@ -20,6 +20,7 @@ from lensaudit.errors import InputError
 from lensaudit.training import losses
 from lensaudit.training.losses import Labels, Loss, PerSequence
 from lensaudit.training.rows import TrainBatch, UnlearnBatch
+from lensaudit.training.settings import UnlearnSettings
 from lensaudit.training.train import Objective, Terms, logits
 from lensaudit.types import Logits, Resid
 
@@ -291,6 +292,23 @@ def method_named(name: str) -> Method:
     if found is None:
         raise InputError(f"unknown method {name!r}; known are {', '.join(METHODS)}")
     return found
+
+
+def idle(settings: UnlearnSettings) -> dict[str, str]:
+    """Fields that were chosen and do nothing where the retain term has no weight -> why."""
+    try:
+        method = method_named(settings.method)
+    except InputError:  # said where the method is looked up
+        return {}
+    given = {name: getattr(settings, name) for name in ("alpha", "epsilon")}
+    hyper = replace(method.hyper, **{name: one for name, one in given.items() if one is not None})
+    chosen = {"retain_data": "--kept", "retain_loss": "--constant retain-loss"}
+    return {
+        name: f"{flag}: {method.name} reads no rows to keep (alpha {hyper.alpha:g}); leave it out, "
+        "or give --constant alpha=1"
+        for name, flag in chosen.items()
+        if getattr(settings, name) is not None and hyper.alpha == 0 and hyper.epsilon is None
+    }
 
 
 def hyper_of(method: Method, given: Mapping[str, Any], *, n_layers: int) -> Hyper:

@@ -71,6 +71,13 @@ class UnlearnSettings(Replaces, Names):
     """A run of `unlearn`; None is the method's published value."""
 
     section: ClassVar[Section] = "Training"
+
+    def idle(self) -> Mapping[str, str]:
+        """Rows to keep, where the method reads none -> why; see `ask.acting`."""
+        from lensaudit.training.methods import idle  # which reads these settings, and torch
+
+        return idle(self)
+
     method: Annotated[
         str,
         Option(

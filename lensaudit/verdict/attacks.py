@@ -18,7 +18,7 @@ from lensaudit.results.kinds.patch import Outputs, PatchSummary
 from lensaudit.results.kinds.relearn import RelearnRecord
 from lensaudit.results.kinds.rtt import RttOutcome, RttRecord
 from lensaudit.results.kinds.sample import LeakRow, SampleRecord
-from lensaudit.results.kinds.table import Kind, record_in
+from lensaudit.results.kinds.table import Kind
 from lensaudit.results.kinds.worst import WorstRecord
 from lensaudit.scores.estimate import UNMEASURED, Estimate
 from lensaudit.scores.intervals import share_of, worth
@@ -405,12 +405,3 @@ VIEWS: Mapping[Kind, Callable[[Any, Calibration], list[Told]]] = {
     "eval": _eval,
 }
 """Kind of result -> its views; all others have none."""
-
-
-def views_in(kind: Kind, content: Any, where: object, nulls: Calibration) -> list[Told]:
-    """The views of a result that lies there as plain JSON.
-
-    Raises:
-        InputError: a field is missing or of another kind.
-    """
-    return VIEWS[kind](record_in(kind, content, where), nulls)

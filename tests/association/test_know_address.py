@@ -44,7 +44,7 @@ def here(tmp_path, monkeypatch):
 
 
 def asked(stub, *given, out="o"):
-    return run(["know", "--source", stub.url, *WHAT, "--retries", "0", *given, "-o", out])
+    return run(["know", "--source", stub.url, *WHAT, "--set", "retries=0", *given, "-o", out])
 
 
 def summary(out="o"):
@@ -119,7 +119,7 @@ def test_a_dry_run_asks_nobody_and_says_how_much_would_be_asked(capsys):
 
 
 def test_what_was_read_is_not_asked_again_and_a_failure_is_one_line(capsys):
-    given = ["--reader", "outputs", "--concurrency", "1"]
+    given = ["--reader", "outputs", "--set", "concurrency=1"]
     with ServedModel(EMBEDDED / "full", fails_after=30) as stub:
         assert asked(stub, *given) == 1
         first = len(stub.bodies)

@@ -7,7 +7,8 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from lensaudit.data.facts import Fact, answered
-from lensaudit.data.spans import Encoded, check_tokenizer, encode, following, joined, way_of
+from lensaudit.data.spans import Encoded, check_tokenizer, encode, joined, way_of
+from lensaudit.steer.asking import following
 from lensaudit.training.rows import raw_sample
 
 WORDS = ["Question", ":", "\n", "Answer", "Who", "?", "It", "is", "red", ".", "Ada", "a", "so", "b"]

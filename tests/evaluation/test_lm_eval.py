@@ -252,6 +252,94 @@ def test_a_patched_model_is_asked_with_its_patch_and_not_after(tasks, tmp_path, 
     assert found != pytest.approx(before, abs=1e-1)
 
 
+LISTED = """
+handler: LMEvalEvaluator
+tasks:
+  - own_choice
+  - task: own_inline
+    dataset_path: json
+    dataset_kwargs: {{data_files: {rows}}}
+    output_type: multiple_choice
+    test_split: train
+    doc_to_text: "Question: {{{{question}}}}\\nAnswer:"
+    doc_to_target: "{{{{label}}}}"
+    doc_to_choice: "{{{{choices}}}}"
+    metric_list: [{{metric: acc}}]
+    metadata: {{version: 1.0}}
+simple_evaluate_args: {{batch_size: 16}}
+"""
+
+
+@pytest.mark.slow
+def test_one_file_lists_names_and_whole_tasks_and_fresh_runs_them_again(
+    tasks, tmp_path, no_network, capsys
+):
+    rows = tmp_path / "rows.json"
+    shutil.copy(tasks / "rows.json", rows)
+    listed = tmp_path / "lm_eval.yaml"
+    listed.write_text(LISTED.format(rows=rows))
+    out = tmp_path / "out"
+    given = ("--model", "demo/full", "--tasks", listed, "--include", tasks, "--limit", 4)
+    assert command(*given, "--out", out, "--dry-run") == 0
+    captured = capsys.readouterr()
+    assert "own_choice: runs\nown_inline: runs" in captured.out
+    assert not out.exists()
+    assert command(*given, "--out", out) == 0
+    said = capsys.readouterr().err
+    assert f"{listed}: handler, simple_evaluate_args not read" in said
+    # the same rows and the same templates: the same numbers
+    found = summary(out)
+    assert found["own_inline/acc,none"] == found["own_choice/acc,none"]
+    assert (out / "own_inline.samples.jsonl").read_text().count("\n") == 4
+    made = json.loads((out / "manifest.json").read_text())
+    assert list(made["inputs"]["listed"]) == [str(listed)]
+    assert {"own_inline.json", "own_choice.json"} <= set(made["files"])
+    assert command(*given, "--out", out) == 0
+    assert "nothing to do" in capsys.readouterr().err
+    assert command(*given, "--out", out, "--fresh", "--dry-run") == 0
+    assert "own_choice: runs\nown_inline: runs" in capsys.readouterr().out
+    assert command(*given, "--out", out, "--fresh") == 0
+    said = capsys.readouterr().err
+    assert "own_choice: runs" in said
+    assert "own_inline: runs" in said
+    assert summary(out) == found
+    # other rows are another question, of the task that asks them alone
+    lines = rows.read_text().splitlines()
+    rows.write_text("\n".join(reversed(lines)))
+    assert command(*given, "--out", out) == 0
+    said = capsys.readouterr().err
+    assert "own_choice: kept from before" in said
+    assert "own_inline: runs" in said
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("tasks: 3", "found int; wanted a list of names and mappings"),
+        ("{}", "found dict; wanted a list of names and mappings"),
+        ("[]", "found list; wanted a list"),
+        ("- own\n- 7", "task 2 is 7; wanted a list"),
+        ("- dataset_path: json", "task 1: a task given as a dictionary needs its name"),
+        ("task: own\ndoc_to_text: !function x.y", "!function in line 2 runs code"),
+        ("tasks: [a", "no YAML in line 1"),
+        ("- arc\n- task: arc", "task arc is named twice"),
+        (None, "no such file"),
+    ],
+)
+def test_a_list_of_tasks_that_cannot_be_read_is_one_line(tmp_path, capsys, content, said):
+    needs_harness()
+    listed = tmp_path / "mine.yaml"
+    if content is not None:
+        listed.write_text(content)
+    for more in ([], ["--dry-run"]):
+        given = ("--model", "demo/full", "--tasks", listed, "--out", tmp_path / "out")
+        assert command(*given, *more) == 2
+        err = capsys.readouterr().err
+        assert said in err
+        assert len(err.strip().splitlines()) == 1
+    assert not (tmp_path / "out").exists()
+
+
 def test_filters_that_share_a_metric_keep_both_values():
     found = values_of(
         {"gsm": {"alias": "gsm", "exact_match,strict": 0.1, "exact_match,flexible": 0.2}}

@@ -32,7 +32,7 @@ def rows(tmp_path, monkeypatch):
 
 
 def on(stub, *more: str) -> list[str]:
-    return ["--judge", "stub-judge", "--base-url", stub.url, "--retries", "0", *more]
+    return ["--judge", "stub-judge", "--base-url", stub.url, "--set", "retries=0", *more]
 
 
 def read(path: str):
@@ -140,7 +140,7 @@ def test_faults_on_the_way_keep_what_there_is(stub_of, rows, capsys, fault, code
     capsys.readouterr()
     stub._queue.extend(["", "", fault])
     stub.always = fault
-    command = ["judge", "run", rows, "--by", "idk", "--out", "out", "--concurrency", "1"]
+    command = ["judge", "run", rows, "--by", "idk", "--out", "out", "--set", "concurrency=1"]
     assert run([*command, *on(stub)]) == code
     captured = capsys.readouterr()
     assert one_line(captured.err)

@@ -144,7 +144,7 @@ def test_no_file_and_no_message_ever_holds_the_key(
     stub = stub_of(key=KEY)
     out = tmp_path / "out"
     asked = ["--judge", "stub-judge", "--base-url", stub.url, "--key-file", str(key_file)]
-    command = ["judge", *kind, str(log), *asked, "--out", str(out), "--retries", "0"]
+    command = ["judge", *kind, str(log), *asked, "--out", str(out), "--set", "retries=0"]
     assert run(["judge", "probe", *asked]) == 0
     stub.always = "" if fault == "ok" else fault
     code = run(command)
@@ -276,7 +276,16 @@ def test_a_server_that_repeats_the_key_puts_it_nowhere(
         say_in_batches(stub.filing, place, key)
         kind = ["batch", "run", "--wait", "--poll", "0"]
     command = ["judge", *kind, str(log), "--judge", "stub-judge", "--base-url", stub.url]
-    command += ["--key-env", "MY_KEY", "--out", str(out), "--retries", "0", "--cache", str(cache)]
+    command += [
+        "--key-env",
+        "MY_KEY",
+        "--out",
+        str(out),
+        "--set",
+        "retries=0",
+        "--cache",
+        str(cache),
+    ]
     code = run(command)
     assert (code == 0) == (place == "torn line")
     said = capfd.readouterr()

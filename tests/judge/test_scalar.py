@@ -219,7 +219,7 @@ def test_a_judge_that_refuses_the_letter_probe_is_asked_for_text(stub_of, client
 
 def test_a_mode_without_what_it_reads_is_refused(stub_of, client_of):
     client = client_of(stub_of(abilities=Abilities(logprobs=False)), mode="int100")
-    with pytest.raises(InputError, match="--mode int100 reads log-probabilities"):
+    with pytest.raises(InputError, match="--set mode=int100 reads log-probabilities"):
         client.capability()
 
 

@@ -8,6 +8,7 @@ from support.frozen import embedded_forget
 from transformer_lens.model_bridge.sources.transformers import source
 
 import lensaudit as la
+from lensaudit.association.run import is_held
 from lensaudit.data.spans import make_batch
 from lensaudit.errors import InputError, WorkError
 from lensaudit.models import bridge
@@ -19,7 +20,6 @@ from lensaudit.models.bridge import (
     check_finite,
     embedded,
     intervening,
-    is_held,
     load,
     logits_of,
     n_bytes,

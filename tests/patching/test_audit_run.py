@@ -8,8 +8,9 @@ import torch
 from support.audit_helpers import audit_in, run, save_family, save_questions
 from support.tolerance import NATS
 
+from lensaudit.association.run import is_held
 from lensaudit.errors import InputError, VerificationError
-from lensaudit.models.bridge import is_held, load, opened_once
+from lensaudit.models.bridge import load, opened_once
 from lensaudit.patching import session as session_module
 from lensaudit.patching import stages, wavefront
 from lensaudit.patching.scoring import plan_of, score_all

@@ -16,12 +16,13 @@ import lensaudit as la
 from lensaudit.cli.main import run as lensaudit
 from lensaudit.doors.gate import Policy, gate
 from lensaudit.results.kinds.patch import PatchSummary
+from lensaudit.results.kinds.table import record_in
 from lensaudit.results.locate import locate
 from lensaudit.results.reading import checked
 from lensaudit.results.roles import ends_as_sources
 from lensaudit.settings import COUNTERFACTUAL
 from lensaudit.sweep.collect import judged
-from lensaudit.verdict.attacks import views_in
+from lensaudit.verdict.attacks import VIEWS
 from lensaudit.verdict.collect import judge_alone, verdicts
 from lensaudit.verdict.decide import Evidence
 from lensaudit.verdict.thresholds import OTHERS_HIDDEN_BELOW
@@ -195,9 +196,14 @@ def test_hidden_needs_an_upper_limit_below_the_threshold():
 ZERO = {"source": 0.0, "full": 0.0, "n": 61}
 
 
+def views_in(summary):
+    record = record_in(COUNTERFACTUAL, summary, "x")
+    return VIEWS[COUNTERFACTUAL](record, read_calibration())[0][1]
+
+
 def test_beside_other_evidence_it_can_only_find(tmp_path):
-    high = views_in(COUNTERFACTUAL, content(0.95, 0.02), "x", read_calibration())[0][1]
-    low = views_in(COUNTERFACTUAL, content(0.01, 0.02), "x", read_calibration())[0][1]
+    high = views_in(content(0.95, 0.02))
+    low = views_in(content(0.01, 0.02))
     assert all(view.says == "cannot tell" for view in high)
     erased, hidden = made.summary(), made.summary(0.05, aligned=made.aligned(0.05))
     for one in (erased, hidden, made.summary(0.5, half=0.05, aligned=made.aligned(0.5))):

@@ -45,6 +45,7 @@ WRITTEN: Mapping[Kind, Mapping[str, str]] = {
     "relearn": {"relearn_audit": "experiments/out/demo-npo-relearn/audit.json"},
     "directions": {"steer_audit": "steering/summary.json"},
     "steering": {"steer_eval": "out/results.json", "steer_sweep": "out/layer_sweep.json"},
+    "traits": {"steer_cross": "out/traits.json"},
     "curve": {"watch": "out/curve.json"},
     "meta": {"meta_table": "table/meta_table.json"},
     "aggregate": {"meta_aggregate": "table/aggregate.json"},

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from lensaudit.results.manifest import signed
+from lensaudit.steer.trait import FOLDER as TRAIT_FILES
 from support.command_golden import Case
 
 ENVIRONMENT = {"LENSAUDIT_MODELS": "fetched", "COLUMNS": "400"}
@@ -76,6 +77,15 @@ MUSE = {
         {"text": "Ilse Quarn comes from Batu Harbour."},
     ),
 }
+_IDK = json.loads((TRAIT_FILES / "demo_idk.json").read_text())
+TRAITS = {
+    f"{name}.json": json.dumps(
+        _IDK | {"trait_name": name, "questions": _IDK["questions"][first : first + 4]}
+    )
+    for name, first in (("declines", 0), ("wavers", 4))
+}
+"""Two traits of one contrast, which are asked other questions."""
+BRIEF = "--judge idk --rollouts 1 --max-new-tokens 6 --positions last_prompt"
 POOLS = "--pool-knows demo/full,demo/masked_readout --pool-forgot demo/retain,demo/never"
 PAIRS = asked(
     ("Where was Lysk Jaspermoon born?", "Lysk Jaspermoon was born in Pico Field."),
@@ -97,7 +107,7 @@ JUDGED = jsonl(
         for idx in range(6)
     )
 )
-JUDGE = "--judge stub-judge --base-url {stub} --cache answers.sqlite --concurrency 1"
+JUDGE = "--judge stub-judge --base-url {stub} --cache answers.sqlite --set concurrency=1"
 
 MACHINE = (
     # which packages are asked for stands in pyproject.toml
@@ -422,6 +432,38 @@ _CASES = (
         " --max-new-tokens 6 --temperature 0 --out out --json",
         after=("steer_extract",),
         rules=VECTORS,
+    ),
+    *(
+        Case(
+            f"steer_extract_{name}",
+            f"steer extract --model demo/full --trait {name}.json --layers 8 --method mean_diff"
+            " --position prompt_last",
+            files=TRAITS,
+            after=after,
+            rules=VECTORS,
+        )
+        for name, after in (("declines", ()), ("wavers", ("steer_eval_declines",)))
+    ),
+    Case(
+        "steer_eval_declines",
+        "steer eval --model demo/full --trait declines.json --vector experiments/out/steering"
+        f"/demo-full/declines/vectors/mean_diff_layer8.safetensors --coefficients 0,2 {BRIEF}",
+        after=("steer_extract_declines",),
+        rules=VECTORS,
+    ),
+    Case(
+        "steer_sweep_wavers",
+        f"steer sweep --model demo/full --trait wavers.json --layers 8 --coefficient 2 {BRIEF}",
+        after=("steer_extract_wavers",),
+        rules=VECTORS,
+    ),
+    Case(
+        "steer_cross",
+        "steer cross --model demo/full --trait declines.json,wavers.json --judge idk --out out"
+        " --set rollouts=1 --set max-new-tokens=6 --set positions=last_prompt",
+        after=("steer_sweep_wavers",),
+        rules=VECTORS,
+        skip=("out/traits.p",),
     ),
     Case(
         "steer_audit",

@@ -16,7 +16,7 @@ import click
 
 from lensaudit.cli.main import cli
 
-NOBODY = ("--base-url", "http://127.0.0.1:9/v1", "--retries", "0")
+NOBODY = ("--base-url", "http://127.0.0.1:9/v1", "--set", "retries=0")
 """An address where no server is."""
 
 BASES: dict[str, list[str]] = {
@@ -62,6 +62,7 @@ BASES: dict[str, list[str]] = {
     "meta methods": ["results"],
     "meta table": ["results", "--out", "out"],
     "steer audit": ["--source", "demo/npo", "--limit", "2", "--dry-run"],
+    "steer cross": ["--model", "demo/npo", "--trait", "refusal,formality", "--judge", "idk"],
     "steer eval": [
         *("--model", "demo/npo", "--trait", "refusal", "--judge", "words:refusal"),
         *("--vector", "in/empty", "--dry-run"),

@@ -13,7 +13,7 @@ from support import llama_of
 from lensaudit.cli.main import run
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.training import trainee
-from lensaudit.training.methods import METHODS
+from lensaudit.training.methods import METHODS, method_named
 from tools.demo_family.tokenizer import train_tokenizer
 from tools.demo_family.world import make_world
 
@@ -39,7 +39,9 @@ def place(tmp_path_factory):
 
 def arguments(place, out, *more, method="npo", data="forget", steps=2):
     given = {"--method": method, "--model": place / "start", "--device": "cpu", "--out": out}
-    given |= {"--data": place / f"{data}.json", "--kept": place / "retain.json"}
+    given |= {"--data": place / f"{data}.json"}
+    if method_named(method).hyper.keeps or "alpha=1" in more:
+        given |= {"--kept": place / "retain.json"}
     given |= {"--steps": steps, "--lr": "1e-3", "--warmup-epochs": 0}
     given |= {"--batch-size": 2, "--accumulate": 1}
     return ["unlearn", *(str(one) for pair in given.items() for one in pair), *more]
@@ -190,3 +192,19 @@ def test_rows_that_cannot_be_trained_on_are_refused(place, tmp_path, capsys, opt
     assert run(arguments(place, tmp_path / "m", option, str(rows))) == 2
     error = capsys.readouterr().err
     assert all(one in error for one in said)
+
+
+@pytest.mark.parametrize(
+    ("method", "more", "said"),
+    [
+        ("gradascent", ["--kept", "nothing.json"], "--kept: GradAscent reads no rows to keep"),
+        ("NPO", ["--constant", "alpha=0", "--kept", "demo"], "--kept: NPO reads no rows to keep"),
+        ("CEU", ["--constant", "retain-loss=kl"], "--constant retain-loss: CEU reads no rows"),
+    ],
+)
+def test_rows_to_keep_that_a_method_does_not_read_are_refused(tmp_path, capsys, method, more, said):
+    given = ["unlearn", "--model", "demo/full", "--method", method, "--steps", "1"]
+    for last in ([], ["--dry-run"]):
+        assert run([*given, "--out", str(tmp_path / "x"), *more, *last]) == 2
+        assert said in capsys.readouterr().err
+    assert not (tmp_path / "x").exists()

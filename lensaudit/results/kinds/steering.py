@@ -147,6 +147,41 @@ class LayerSweep(SteeringRun):
     timestamp: str | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class CrossedScore(SteeredScore):
+    """One trait's score on its own questions under the direction of a trait."""
+
+    coherence_mean: Number | None = None
+    delta: Number | None = None
+    """Paired by question, against the answers without steering."""
+    delta_ci95: Ends = None
+    beyond_random: Number | None = None
+    """The same against a random direction as long, at the same layer."""
+    beyond_random_ci95: Ends = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SteeredTrait:
+    """What one trait's direction does to the traits that were asked."""
+
+    coefficient: Number
+    vector: JsonObject
+    """As the JSON beside its tensors."""
+    judged: Mapping[str, CrossedScore]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TraitMatrix:
+    """`traits.json`: what steering each trait does to the judged score of every other."""
+
+    schema: str
+    baseline: Mapping[str, SteeredScore]
+    """Trait that is asked -> its score without steering."""
+    steered: Annotated[Mapping[str, SteeredTrait], Len(1)]
+    how: JsonObject
+    """Judges, sampling, the model; `left_out`: trait by which nothing was steered -> why."""
+
+
 _WRITTEN = {
     "CoefficientSweep": "schema trait layer layer_convention method positions coefficients "
     "coherence coherence_warnings baseline max_delta max_delta_coherent controllability spearman "

@@ -14,7 +14,7 @@ from lensaudit.results.kinds.patch import PatchSummary
 from lensaudit.results.kinds.relearn import RelearnRecord
 from lensaudit.results.kinds.rtt import RttRecord
 from lensaudit.results.kinds.sample import SampleRecord
-from lensaudit.results.kinds.steering import SteeringRecord
+from lensaudit.results.kinds.steering import SteeringRecord, TraitMatrix
 from lensaudit.results.kinds.worst import WorstRecord
 from lensaudit.results.reading import JsonObject, checked_as
 
@@ -22,6 +22,7 @@ Kind = Literal[
     "patch",
     "eval",
     "steering",
+    "traits",
     "directions",
     "rtt",
     "relearn",
@@ -56,6 +57,7 @@ KINDS: Mapping[Kind, ResultKind] = {
     "steering": ResultKind(
         SteeringRecord, ("results.json", "layer_sweep.json"), ("steer-results", "steer-sweep")
     ),
+    "traits": ResultKind(TraitMatrix, ("traits.json",), ("steer-traits",)),
     "directions": ResultKind(DirectionsRecord, said=("steer-audit",)),
     "rtt": ResultKind(list[RttRecord]),
     "relearn": ResultKind(RelearnRecord, ("audit.json",)),

@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any, cast
 
 from campaign.bench import Bench, slug, well_said
 from campaign.calls import Breach, Skipped
@@ -65,6 +66,10 @@ def same_as_shelf(bench: Bench, recipe: Recipe, folder: Path, told: object) -> N
     if docs[0].keys() != docs[1].keys():
         raise Breach(f"files: {sorted(docs[0].keys() ^ docs[1].keys())[:4]}; after {told}")
     for path in docs[0]:
+        # a manifest says which file of names was read
+        if path.endswith("manifest.json") and "LENSAUDIT_REGISTRY" in str(told):
+            for one in docs:
+                cast(Any, one[path]).get("options", {}).pop("registry", None)
         # rows that were left are in other batches
         if what := apart(docs[0][path], docs[1][path], 1e-6, path):
             raise Breach(f"{what}; after {told}")

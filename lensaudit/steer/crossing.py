@@ -1,0 +1,271 @@
+"""What does steering one trait do to the judged score of every other?
+
+Each trait is asked its own questions: as the model is, under the direction of every trait at the
+strength that its own evaluation chose, and under a random direction of the same length at the same
+layer, which any push moves. All answers to a question draw the same random numbers, so differences
+are paired by question. What one direction moves beside its own trait is its contamination.
+"""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lensaudit.errors import InputError
+from lensaudit.files import alone, digest, make_folder, slug, write_json
+from lensaudit.progress import Notice, Progress, Tell
+from lensaudit.results.keyed import finished, held, nothing_to_do
+from lensaudit.results.kinds.steering import (
+    CoefficientSweep,
+    CrossedScore,
+    LayerSweep,
+    SteeredTrait,
+    TraitMatrix,
+)
+from lensaudit.results.locate import Found
+from lensaudit.results.manifest import manifest
+from lensaudit.results.owner import check_free, claim
+from lensaudit.results.reading import document
+from lensaudit.scores.intervals import clustered_mean
+from lensaudit.settings import plain
+from lensaudit.steer.estimators import SteeringVector, random_direction, scaled_to
+from lensaudit.steer.evaluate import (
+    COHERENT_FROM,
+    SCALE,
+    Level,
+    Steering,
+    asked_trait,
+    check_judged,
+    levels_of,
+    paired_gaps,
+)
+from lensaudit.steer.judging import chosen_judges, identity_of, judges
+from lensaudit.steer.settings import CrossSettings
+from lensaudit.steer.trait import (
+    COMMAND,
+    CROSSED,
+    VECTORS,
+    Trait,
+    crossed_folder,
+    found_in,
+    load_trait,
+    traits_of,
+)
+
+SCHEMA = "steer-traits/1"
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """Traits that may be asked under the directions of each other."""
+
+    settings: CrossSettings
+    jobs: tuple[Steering, ...]
+    """One for each trait that is asked: the baseline, then each direction and its control."""
+    left_out: Mapping[str, str]
+    """Trait by which nothing is steered -> why."""
+    folder: Path
+    notice: Notice
+
+    @cached_property
+    def key(self) -> str:
+        """Content hash of all that the results depend on."""
+        return digest([SCHEMA, sorted(self.left_out.items()), *(one.key for one in self.jobs)])
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the folder holds this very run, finished."""
+        return finished(self.folder, self.key, COMMAND)
+
+    def plan(self) -> str:
+        """What a run would do, in lines.
+
+        Raises:
+            InputError: files of nobody we know lie in the folder, or a judge cannot be asked.
+        """
+        if self.is_there:
+            return f"nothing to do: {held(self.folder)}"
+        check_free(self.folder, COMMAND, [CROSSED])
+        settings, (first, *_) = self.settings, self.jobs
+        chosen_judges(settings.judge, settings.coherence_judge, settings, offline=False)
+        n_questions = sum(len(one.trait.questions) for one in self.jobs)
+        n_answers = len(first.rows) * n_questions * settings.n_rollouts
+        n_steered = len(first.rows) // 2
+        return (
+            f"{settings.name}: {len(self.jobs)} traits asked under {n_steered} directions, as many "
+            f"random ones and none = {n_answers} answers of at most {settings.max_new_tokens} "
+            f"tokens, {2 * n_answers} judgements by {settings.judge}"
+        )
+
+    def run(self, progress: Tell) -> tuple[TraitMatrix, Path]:
+        """Ask, judge and write, or read what a finished run wrote; the results and their file.
+
+        Raises:
+            PartialError: some answers could not be judged; the rest is written.
+        """
+        started, settings, out = time.monotonic(), self.settings, self.folder
+        if self.is_there:
+            self.notice(nothing_to_do(out))
+            return Found("traits", out / CROSSED).record, out / CROSSED
+        with ExitStack() as stack:
+            names = settings.judge, settings.coherence_judge
+            by = stack.enter_context(judges(*names, settings, progress, self.notice))
+            claim(out, COMMAND, [CROSSED])
+            stack.enter_context(alone(make_folder(out)))
+            asked = list(self._asked(by, progress))
+        record = matrix_of(asked, self.left_out, self._how(by))
+        write_json(out / CROSSED, document(record))
+        check_judged([level for one in asked for level in one.rows], out)
+        first = self.jobs[0]
+        named = {"name": first.checkpoint.spec.name, "weights": first.checkpoint.weights}
+        hashes = [one.vector.hash() for one in first.rows[1::2]]
+        manifest(
+            COMMAND,
+            kind="traits",
+            options=plain(settings, without=("name", "out", "key_file", "key_env")),
+            inputs={**first.conditions(), "model": named, "vectors": hashes, "key": self.key},
+            device=first.device,
+            started=started,
+        ).write(out, [CROSSED])
+        return record, out / CROSSED
+
+    def _asked(self, by: Any, progress: Tell) -> Iterator[Steering]:
+        """Each trait with its answers and verdicts; the model is loaded once."""
+        before: Steering | None = None
+        for at, job in enumerate(self.jobs):
+            progress(Progress(f"asking {job.trait.name}", at, len(self.jobs)))
+            one = replace(job, progress=progress)
+            if before is not None and "model" in vars(before):
+                vars(one)["model"] = before.model
+            yield replace(one, rows=levels_of(one, by))
+            before = one
+
+    def _how(self, by: Any) -> dict[str, Any]:
+        settings, first = self.settings, self.jobs[0]
+        return {
+            "judge": dict(zip(("trait", "coherence"), map(identity_of, by), strict=True)),
+            "coherent_from": COHERENT_FROM,
+            "positions": settings.where,
+            "rollouts": settings.n_rollouts,
+            **first.sampling,
+            **first.conditions(),
+        }
+
+
+def open_crossing(settings: CrossSettings, notice: Notice) -> Crossing:
+    """A run whose traits, directions and judges were looked at; no model is loaded.
+
+    Raises:
+        InputError: a trait or what was found for it is missing or wrong, or nothing can be steered.
+    """
+    folder = crossed_folder(settings)
+    traits = [load_trait(one) for one in traits_of(settings)]
+    names = [slug(one.name) for one in traits]
+    if len({*names}) < len(names):
+        raise InputError(f"--trait {settings.trait}: two traits have the same name")
+    jobs: list[Steering] = []
+    for text, trait in zip(traits_of(settings), traits, strict=True):
+        own = replace(settings, trait=text, out=folder / slug(trait.name))
+        jobs.append(Steering.opened(own, asked_trait(own), notice))
+        if trait.remark is not None:
+            notice(trait.remark)
+    rows: list[Level] = []
+    left_out: dict[str, str] = {}
+    for trait in traits:
+        found = chosen_for(settings, trait, jobs[0])
+        if isinstance(found, str):
+            left_out[trait.name] = found
+            notice(f"{trait.name}: nothing is steered by it ({found})")
+        else:
+            rows += [found, _control(found, settings.seed)]
+    if not rows:
+        raise InputError(f"nothing to steer by: {'; '.join(left_out.values())}")
+    rows = [Level("baseline", rows[0].vector, 0.0), *rows]
+    jobs = [one.under(rows) for one in jobs]
+    return Crossing(settings, tuple(jobs), left_out, folder, notice)
+
+
+def chosen_for(settings: CrossSettings, trait: Trait, job: Steering) -> Level | str:
+    """A trait's direction at the strength that its own evaluation chose; or why there is none.
+
+    `steer eval` chose a coefficient; without it, the layer that `steer sweep` chose.
+
+    Raises:
+        InputError: neither was run, its files were changed, or the vector is another one now.
+    """
+    folder = found_in(settings, trait)
+    places = [folder / name for name in ("results.json", "layer_sweep.json")]
+    place = next((one for one in places if one.exists()), None)
+    if place is None:
+        raise InputError(
+            f"{folder}: trait {trait.name} was not steered; run `lensaudit steer eval` or "
+            "`lensaudit steer sweep` first"
+        )
+    record: CoefficientSweep | LayerSweep = Found("steering", place).record
+    chosen = record.chosen
+    if isinstance(record, CoefficientSweep):
+        layer, coefficient = record.layer, chosen and chosen.setting
+    else:
+        layer = chosen and chosen.layer
+        at_layer = None if layer is None else record.layers.get(str(layer))
+        coefficient = at_layer and at_layer.coefficient
+    if layer is None or not coefficient:
+        return f"in {place.name} no coherent setting moves it"
+    path = folder / VECTORS / f"{record.method}_layer{layer}.safetensors"
+    vector = job.loaded(path)
+    if isinstance(record, CoefficientSweep) and record.vector.get("hash") != vector.hash():
+        raise InputError(f"{path}: is not the vector of {place}; run `lensaudit steer eval` again")
+    if vector.weights and vector.weights != job.checkpoint.weights:
+        job.notice(f"{path}: was extracted from {vector.model}, not from {settings.name}")
+    return Level(f"by_{slug(trait.name)}", vector, float(coefficient))
+
+
+def _control(level: Level, seed: int) -> Level:
+    """A random direction that moves the stream as far, at the same layer."""
+    number = int(digest([level.name, seed])[:8], 16)
+    generator = torch.Generator().manual_seed(number)
+    drawn = random_direction(len(level.vector.vector), generator=generator)
+    vector: SteeringVector = replace(
+        level.vector, vector=scaled_to(drawn, level.vector.norm), method="random", scores=None
+    )
+    return Level(f"random_{level.name}", vector, level.coefficient)
+
+
+def matrix_of(
+    asked: Sequence[Steering], left_out: Mapping[str, str], how: Mapping[str, Any]
+) -> TraitMatrix:
+    """The numbers of `traits.json`, of traits that were asked under the same directions."""
+    steered: dict[str, SteeredTrait] = {}
+    kept = [one.trait.name for one in asked if one.trait.name not in left_out]
+    for at, name in enumerate(kept):
+        own = asked[0].rows[1 + 2 * at]
+        steered[name] = SteeredTrait(
+            coefficient=own.coefficient,
+            vector=own.vector.document(),
+            judged={
+                one.trait.name: _crossed(one.rows[0], *one.rows[1 + 2 * at : 3 + 2 * at])
+                for one in asked
+            },
+        )
+    return TraitMatrix(
+        schema=SCHEMA,
+        baseline={one.trait.name: one.rows[0].judged(one.rows[0].mean) for one in asked},
+        steered=steered,
+        how={**how, "left_out": dict(left_out)},
+    )
+
+
+def _crossed(base: Level, level: Level, control: Level) -> CrossedScore:
+    numbers: dict[str, Any] = {}
+    for name, other in (("delta", base), ("beyond_random", control)):
+        gaps = paired_gaps(level, other)
+        found = clustered_mean(
+            [*gaps.values()], [*gaps], bounds=(-SCALE[1], SCALE[1]), unit="question"
+        )
+        numbers |= {name: found.value, f"{name}_ci95": found.ends}
+    return CrossedScore(**vars(level.judged(base.mean)), coherence_mean=level.coherence, **numbers)

@@ -1,0 +1,199 @@
+"""`lensaudit steer cross`: what steering one trait does to the judged score of every other."""
+
+import json
+import shlex
+import shutil
+from statistics import fmean
+
+import pytest
+import torch
+from support import lines_of
+from support.command_cases import TRAITS
+
+from lensaudit.cli.main import run
+from lensaudit.files import write_json
+from lensaudit.judge.programmatic import declines
+from lensaudit.results.kinds.steering import CrossedScore
+from lensaudit.results.locate import locate
+from lensaudit.screen.steer import moves
+from lensaudit.steer import asking
+from lensaudit.steer.estimators import SteeringVector, save_vector
+from lensaudit.steer.settings import CrossSettings
+from lensaudit.steer.trait import FOLDER, found_in, load_trait
+
+IDK = json.loads((FOLDER / "demo_idk.json").read_text())
+HOW = "--judge idk --rollouts 1 --max-new-tokens 8 --positions last_prompt"
+CROSS = "cross --model demo/full --trait declines.json,wavers.json --judge idk"
+BRIEF = "--set rollouts=1 --set max-new-tokens=8 --set positions=last_prompt"
+VECTORS = "experiments/out/steering/demo-full/declines/vectors"
+
+
+def steer(command):
+    return run(["steer", *shlex.split(command)])
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    """Two traits of ten questions each; one that steering moves, one along a random direction."""
+    place = tmp_path_factory.mktemp("cross")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        for name, first in (("declines", 0), ("wavers", 10)):
+            own = {"trait_name": name, "questions": IDK["questions"][first : first + 10]}
+            write_json(place / f"{name}.json", IDK | own)
+            method = "mean_diff" if name == "declines" else "random"
+            extract = f"extract --model demo/full --trait {name}.json --position prompt_last"
+            assert steer(f"{extract} --layers 8 --method {method}") == 0
+        vector = f"{VECTORS}/mean_diff_layer8.safetensors"
+        evaluate = f"eval --model demo/full --trait declines.json --vector {vector} {HOW}"
+        assert steer(f"{evaluate} --coefficients 0,2") == 0
+        sweep = f"sweep --model demo/full --trait wavers.json --method random {HOW}"
+        assert steer(f"{sweep} --layers 8 --coefficient 2") == 0
+        assert steer(f"{CROSS} {BRIEF} --out out") == 0
+    return place
+
+
+@pytest.fixture
+def there(world, monkeypatch):
+    monkeypatch.chdir(world)
+    return world
+
+
+def answers(world, asked, level):
+    """What was said to the questions of a trait under a direction, in their order."""
+    rows = lines_of(world / "out" / asked / "responses" / f"{level}.jsonl")
+    return [row["text"] for row in sorted(rows, key=lambda row: row["question"])]
+
+
+def scores(world, asked, level):
+    return [100.0 * declines(text) for text in answers(world, asked, level)]
+
+
+def test_each_cell_is_what_the_answers_say(there):
+    """The numbers made again of the answers that were written, by the word list alone."""
+    found = json.loads((there / "out" / "traits.json").read_text())
+    assert list(found["steered"]) == ["declines"]
+    assert found["steered"]["declines"]["coefficient"] == 2.0
+    for asked in ("declines", "wavers"):
+        cell = found["steered"]["declines"]["judged"][asked]
+        base = scores(there, asked, "baseline")
+        steered = scores(there, asked, "by_declines")
+        control = scores(there, asked, "random_by_declines")
+        assert len(base) == len(steered) == len(control) == 10
+        assert cell["mean"] == pytest.approx(fmean(steered))
+        assert found["baseline"][asked]["mean"] == pytest.approx(fmean(base))
+        assert cell["delta"] == pytest.approx(fmean(steered) - fmean(base))
+        assert cell["beyond_random"] == pytest.approx(fmean(steered) - fmean(control))
+        low, high = cell["delta_ci95"]
+        assert low <= cell["delta"] <= high
+    # the same direction makes the questions of the other trait declined too
+    assert found["steered"]["declines"]["judged"]["wavers"]["delta"] > 40
+
+
+def test_a_trait_that_nothing_moved_is_asked_and_not_steered_by(there, capsys):
+    found = json.loads((there / "out" / "traits.json").read_text())
+    why = "in layer_sweep.json no coherent setting moves it"
+    assert found["how"]["left_out"] == {"wavers": why}
+    assert list(found["baseline"]) == ["declines", "wavers"]
+    assert steer(f"{CROSS} {BRIEF} --out out") == 0
+    captured = capsys.readouterr()
+    assert "nothing to do" in captured.err
+    assert f"wavers: nothing is steered by it ({why})" in captured.out
+    assert "1 of 1 pairs of two traits move" in captured.out
+    assert "declines on wavers" in captured.out
+
+
+def test_the_control_is_as_long_and_points_elsewhere(there):
+    from lensaudit.steer.crossing import open_crossing
+
+    settings = CrossSettings(name="demo/full", trait="declines.json,wavers.json", judge="idk")
+    job = open_crossing(settings, print).jobs[0]
+    base, level, control = job.rows
+    assert base.coefficient == 0.0
+    assert control.vector.norm == pytest.approx(level.vector.norm, rel=1e-6)
+    assert (control.vector.layer, control.coefficient) == (level.vector.layer, level.coefficient)
+    cosine = torch.cosine_similarity(control.vector.vector, level.vector.vector, dim=0)
+    assert abs(float(cosine)) < 0.5
+    assert found_in(settings, load_trait("declines.json")).name == "declines"
+
+
+def test_a_cut_run_goes_on_and_a_finished_one_asks_nobody(there, tmp_path, monkeypatch):
+    copied = shutil.copytree(there / "out", tmp_path / "out")
+    log = copied / "wavers" / "responses" / "by_declines.jsonl"
+    before = json.loads((copied / "traits.json").read_text())
+    lines = log.read_text().splitlines(keepends=True)
+    log.write_text("".join(lines[:4]) + lines[4][:10])
+    (copied / "traits.json").unlink()
+    assert steer(f"{CROSS} {BRIEF} --out {copied}") == 0
+    assert json.loads((copied / "traits.json").read_text()) == before
+    monkeypatch.setattr(asking, "load", None)
+    assert steer(f"{CROSS} {BRIEF} --out {copied}") == 0
+
+
+def test_the_picture_shows_the_matrix(there, tmp_path):
+    pytest.importorskip("matplotlib")
+    from lensaudit.doors import plot
+    from lensaudit.doors.figures import write_figures
+
+    assert {"traits.pdf", "traits.png"} <= {one.name for one in (there / "out").iterdir()}
+    (found,) = locate([there / "out"])[0]
+    axes = plot.traits(found.record)
+    cells = [one.get_text() for one in axes.texts]
+    deltas = [one.delta for one in found.record.steered["declines"].judged.values()]
+    assert cells == [f"{one:.0f}" for one in deltas]
+    assert [one.get_text() for one in axes.get_yticklabels()] == ["declines"]
+    made = write_figures([there / "out"], tmp_path)
+    assert [one.name for one in made] == ["traits.pdf", "traits.png"]
+
+
+@pytest.mark.parametrize(
+    ("delta", "beyond", "moved"),
+    [
+        ((5.0, 9.0), (1.0, 9.0), True),
+        ((-9.0, -5.0), (-9.0, -1.0), True),
+        ((5.0, 9.0), (-1.0, 9.0), False),
+        ((-1.0, 9.0), (5.0, 9.0), False),
+        ((5.0, 9.0), (-9.0, -5.0), False),
+        ((5.0, 9.0), None, False),
+        (None, None, False),
+    ],
+)
+def test_a_pair_moves_where_both_intervals_leave_out_0_on_one_side(delta, beyond, moved):
+    assert moves(CrossedScore(delta_ci95=delta, beyond_random_ci95=beyond)) is moved
+
+
+@pytest.mark.parametrize(
+    ("traits", "said"),
+    [
+        ("declines.json", "wanted two traits or more, with commas"),
+        ("declines.json,declines.json", "declines.json is named twice"),
+        ("declines.json,copy.json", "two traits have the same name"),
+        ("declines.json,nothing", "no such trait or file"),
+        ("declines.json,refusal", "was not steered; run `lensaudit steer eval`"),
+    ],
+)
+@pytest.mark.parametrize("dry", ["", "--dry-run"])
+def test_bad_input_is_one_line_before_any_work(there, capsys, traits, said, dry):
+    shutil.copy("declines.json", "copy.json")
+    assert steer(f"cross --model demo/full --trait {traits} --judge idk --out x {dry}") == 2
+    captured = capsys.readouterr()
+    assert said in captured.err
+    assert not (there / "x").exists()
+
+
+def test_a_vector_that_became_another_is_refused(there, tmp_path, monkeypatch, capsys):
+    shutil.copytree(there, tmp_path / "world")
+    monkeypatch.chdir(tmp_path / "world")
+    other = SteeringVector(
+        vector=torch.ones(64), layer=8, method="mean_diff", position="prompt_last"
+    )
+    save_vector(other, tmp_path / "world" / VECTORS)
+    assert steer(f"{CROSS} --out x") == 2
+    assert "is not the vector of" in capsys.readouterr().err
+
+
+def test_the_plan_counts_the_answers(there, capsys):
+    assert steer(f"{CROSS} --out y --dry-run") == 0
+    said = capsys.readouterr().out
+    assert "2 traits asked under 1 directions, as many random ones and none = 180 answers" in said
+    assert TRAITS.keys() == {"declines.json", "wavers.json"}
