@@ -42,21 +42,28 @@ class ChosenOption:
         return self.value != self.default and self.value not in (None, (), "", "none")
 
 
-def choices(settings: Any) -> Iterator[ChosenOption]:
-    """Every field of a record that is an option."""
+def choices(
+    settings: Any, needs: Mapping[str, tuple[Needs, ...]] | None = None
+) -> Iterator[ChosenOption]:
+    """Every field of a record, and of those inside it, that is an option.
+
+    Args:
+        settings: the record.
+        needs: of fields by name, what the record around this one says of them.
+    """
     record = type(settings)
     hints = get_type_hints(record, include_extras=True)
-    beside: dict[str, tuple[Needs, ...]] = {}
+    beside = dict(needs or {})
     for group in reversed(record.__mro__):
         for name, more in vars(group).get("needs", {}).items():
             beside[name] = (*beside.get(name, ()), *more)
     for one in dataclasses.fields(settings):
         value = getattr(settings, one.name)
         if dataclasses.is_dataclass(value):
-            yield from choices(value)
+            yield from choices(value, beside)
         elif (words := option_in(hints[one.name])) is not None:
-            needs = (*words.needs, *beside.get(one.name, ()))
-            yield ChosenOption(one.name, words.flags(one.name)[0], value, one.default, needs)
+            every = (*words.needs, *beside.get(one.name, ()))
+            yield ChosenOption(one.name, words.flags(one.name)[0], value, one.default, every)
 
 
 def idle(settings: Any, beside: Mapping[str, Any] | None = None) -> dict[str, str]:

@@ -15,7 +15,7 @@ from lensaudit.auditing.step import Step
 from lensaudit.data.facts import Fact
 from lensaudit.data.neutral import kept_facts, neutral_beside
 from lensaudit.data.suites import DEMO_DATA, Split, load_suite
-from lensaudit.data.tofu import DEMO, FORGET10, TOFU_HUB, forget_set
+from lensaudit.data.tofu import DEMO, FORGET10, TOFU_HUB, check_filters, forget_set
 from lensaudit.errors import InputError
 from lensaudit.files import digest, slug
 from lensaudit.models.hashing import file_sha256
@@ -238,11 +238,12 @@ def _cards() -> list[str]:
 
 
 def check_asked(model: str, asked: Questions, registry: Place | None) -> None:
-    """Refuse own folders whose rows nobody named.
+    """Refuse own folders whose rows nobody named, and index lists that there are not.
 
     Raises:
-        InputError: as `default_data`.
+        InputError: as `default_data` and `check_filters`.
     """
+    check_filters(asked.exclude)
     if asked.data is None and asked.forget is None and asked.suite == "tofu":
         default_data(model, registry)
 

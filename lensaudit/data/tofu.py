@@ -62,6 +62,16 @@ class Offsets:
 COLUMNS = tuple(field.name for field in fields(Offsets))
 
 
+def check_filters(names: Sequence[str]) -> None:
+    """Refuse names of no index list.
+
+    Raises:
+        InputError: names the first, and those that there are.
+    """
+    if unknown := [name for name in names if name not in filters()]:
+        raise InputError(f"no filter {unknown[0]!r}; wanted one of {', '.join(filters())}")
+
+
 @once
 def forget_set(
     name_or_path: str | Path, *, exclude: Sequence[str] = (), limit: int | None = None
@@ -80,8 +90,7 @@ def forget_set(
     Raises:
         InputError: no such set or filter, a wrong file, or nothing left.
     """
-    if unknown := [name for name in exclude if name not in filters()]:
-        raise InputError(f"no filter {unknown[0]!r}; wanted one of {', '.join(filters())}")
+    check_filters(exclude)
     if exclude and name_or_path == DEMO:
         raise InputError(f"filter {exclude[0]!r} lists rows of TOFU forget10, not of {DEMO}")
     excluded = frozenset().union(*(filters()[name] for name in exclude))

@@ -284,13 +284,6 @@ class ModelPasses:
         view = self.view(read)
         return self._by_row(view, [self._decoded(one.labels) for one in view.values])
 
-    def rows_with_hidden_tokens(self, read: Read) -> frozenset[int]:
-        """Rows in which the mask hides a real token from attention."""
-        rows = self.view(read).rows.items()
-        return frozenset(
-            idx for idx, ones in rows if not all(all(self.asked.mask_of(o.ids)) for o in ones)
-        )
-
     def cut(self, read: Read) -> list[int]:
         """Rows whose generation stopped at the limit of new tokens and not at an end."""
         n_new = self._n_new(self.splits[read.split])

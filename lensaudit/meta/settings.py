@@ -6,6 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from lensaudit.settings import AnswerGroups, Needs, Option
 
+_INSIDE = Needs("metrics", reads=("patched",))
 Attack = Literal["quantize", "relearn"]
 Form = Literal["symmetric", "recovery", "as_written"]
 Filter = Literal["both", "utility", "none"]
@@ -29,6 +30,8 @@ MEASURING = AnswerGroups()
 @dataclass(frozen=True, kw_only=True)
 class FaithfulnessSettings:
     """Two pools, and the values that metrics have on them."""
+
+    needs: ClassVar = {"exclude": (_INSIDE,)}
 
     knows: Annotated[
         tuple[str, ...],
@@ -63,7 +66,10 @@ class FaithfulnessSettings:
 class RobustnessSettings:
     """Models, an attack, and which of the models a metric is judged on."""
 
-    needs: ClassVar = {"no_fluency": (Needs("by", none_of=("none",)),)}
+    needs: ClassVar = {
+        "no_fluency": (Needs("by", none_of=("none",)),),
+        "exclude": (_INSIDE,),
+    }
 
     models: Annotated[
         tuple[str, ...],

@@ -57,7 +57,8 @@ def extraction_strength_generative(context: MetricContext) -> MetricResult:
     forward pass answers it; a test generates from every prefix. Where the upstream mask hides
     real tokens, generation counts positions otherwise than scoring does: such rows are unscored.
     """
-    hidden = context.passes.rows_with_hidden_tokens(context.reads[0])
+    rows, mask = context.passes.view(context.reads[0]).rows, context.passes.asked.mask_of
+    hidden = {idx for idx, ones in rows.items() if not all(all(mask(one.ids)) for one in ones)}
     entry = _scored(context, strength, empty=None)
     reason = "the upstream mask hides real tokens, so generation sees other positions; --mask true"
     kept = {idx: record for idx, record in entry.records.items() if idx not in hidden}

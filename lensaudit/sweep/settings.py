@@ -1,5 +1,6 @@
 """What may be chosen of a sweep: its plan, how it runs, and of a training run that is watched."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
@@ -13,9 +14,12 @@ from lensaudit.settings import (
     Option,
     Questions,
     Seed,
+    in_commas,
     needing,
 )
 
+RELEARNED = "relearn-1ep"
+"""Variant of a checkpoint that learned rows again for an epoch."""
 _INSIDE = Needs("metrics", reads=("patched",))
 
 Metrics = Annotated[str, Option("Names with commas, or all.", flag="--metric", commas=True)]
@@ -32,7 +36,14 @@ Association = Annotated[
 class PlanSettings(Machine, NeutralRows, Questions, Anchors):
     """Checkpoints, variants and measurements that a sweep consists of."""
 
-    needs: ClassVar = needing(NeutralRows, _INSIDE)
+    needs: ClassVar = needing(NeutralRows, _INSIDE) | {"exclude": (_INSIDE,)}
+
+    def idle(self) -> Mapping[str, str]:
+        """Rows to relearn where no variant is relearned -> why; see `ask.acting`."""
+        if self.relearn_on is None or RELEARNED in in_commas(self.variants):
+            return {}
+        why = f"--set relearn-on: needs --variants {RELEARNED} (here {self.variants}); leave it out"
+        return {"relearn_on": why}
 
     models: tuple[str, ...] = ()
     """Names, folders, patterns or `role:NAME`."""
@@ -116,7 +127,7 @@ class CheckSettings:
 class WatchSettings(Machine, NeutralRows, Questions, Anchors):
     """Which training run is watched, and how each checkpoint is measured."""
 
-    needs: ClassVar = needing(NeutralRows, _INSIDE)
+    needs: ClassVar = needing(NeutralRows, _INSIDE) | {"exclude": (_INSIDE,)}
 
     folder: Path
     metrics: Metrics = "all"

@@ -162,6 +162,7 @@ def test_a_cut_thought_is_no_answer_and_is_told(tmp_path, capsys):
         ),
         (["--question-key", "ask"], "no text under 'ask'"),
         (["--metric", "mia_reference", "--reference", "/nowhere"], "no such folder"),
+        (["--metric", "uds", "--exclude", "nothing"], "no filter 'nothing'; wanted one of v2"),
         (["--data", "MADE/llama3like"], "holds none of"),
         (["--retain-log", "MADE/summary.json"], "wanted an object"),
         (["--retain-log", EMBEDDED / "data" / "forget.json"], "holds list, wanted a JSON object"),

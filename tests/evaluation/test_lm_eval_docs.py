@@ -27,6 +27,7 @@ def test_the_commands_and_the_python_of_the_page_run(tmp_path, monkeypatch, caps
     (tmp_path / "tasks").mkdir()
     (tmp_path / "tasks" / "own_choice.yaml").write_text(blocks("yaml own_choice.yaml")[0])
     (tmp_path / "tasks" / "rows.jsonl").write_text(blocks("jsonl rows.jsonl")[0])
+    (tmp_path / "lm_eval.yaml").write_text(blocks("yaml lm_eval.yaml")[0])
     for line in commands("sh"):
         assert run(shlex.split(line)[1:]) == 0, line
         said = capsys.readouterr().out
