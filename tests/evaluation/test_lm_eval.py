@@ -14,6 +14,7 @@ from support.lm_eval_tasks import demo_rows, write_tasks
 
 from lensaudit.cli.main import run
 from lensaudit.doors.lmeval import run_tasks, values_of
+from lensaudit.doors.task_files import files_of, tasks_named
 from lensaudit.evaluation.settings import HarnessSettings
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import load_tokenizer, open_checkpoint
@@ -322,6 +323,7 @@ def test_one_file_lists_names_and_whole_tasks_and_fresh_runs_them_again(
         ("- dataset_path: json", "task 1: a task given as a dictionary needs its name"),
         ("task: own\ndoc_to_text: !function x.y", "!function in line 2 runs code"),
         ("tasks: [a", "no YAML in line 1"),
+        ("- !!python/name:os.system", "no YAML in line 1"),
         ("- arc\n- task: arc", "task arc is named twice"),
         (None, "no such file"),
     ],
@@ -338,6 +340,16 @@ def test_a_list_of_tasks_that_cannot_be_read_is_one_line(tmp_path, capsys, conte
         assert said in err
         assert len(err.strip().splitlines()) == 1
     assert not (tmp_path / "out").exists()
+
+
+def test_what_a_list_of_tasks_says_beside_them_is_told(tmp_path):
+    listed, rows, told = tmp_path / "lm_eval.yaml", tmp_path / "rows.jsonl", []
+    rows.write_text("{}")
+    task = {"task": "own", "dataset_kwargs": {"data_files": {"test": [str(rows)]}}}
+    listed.write_text(yaml.safe_dump({"handler": "x", "tasks": ["arc", task], "overwrite": True}))
+    assert tasks_named(f"gsm8k,{listed}", told.append) == ("gsm8k", "arc", task)
+    assert told == [f"{listed}: handler, overwrite not read; what --help lists is said by options"]
+    assert files_of(f"gsm8k,{listed}") == [listed, rows]
 
 
 def test_filters_that_share_a_metric_keep_both_values():
