@@ -301,3 +301,16 @@ def test_what_is_opened_once_is_read_again_after_the_block(tmp_path):
             assert lines(path) == ["other"]
     assert lines(path) == ["other"]
     assert read == [None, 1, None, None]
+
+
+@pytest.mark.parametrize("turn", [files.alone, files.in_turn])
+def test_nobody_waits_for_a_pipe_in_the_place_of_a_folder(tmp_path, turn):
+    """Opening a pipe waits for a writer, which never comes."""
+    os.mkfifo(tmp_path / "pipe")
+    signal.signal(signal.SIGALRM, lambda *_: pytest.fail("waits for a writer"))
+    signal.alarm(5)
+    try:
+        with suppress(OSError, InputError), turn(tmp_path / "pipe"):
+            pass
+    finally:
+        signal.alarm(0)

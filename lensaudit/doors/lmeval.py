@@ -41,6 +41,7 @@ from lensaudit.results.manifest import manifest
 from lensaudit.results.owner import claim
 from lensaudit.results.reading import null
 from lensaudit.results.run import RunResult
+from lensaudit.results.run_log import tell_replaced
 from lensaudit.settings import in_commas, plain
 from lensaudit.steer.estimators import SteeringVector, load_vector
 
@@ -80,6 +81,12 @@ class OpenedHarness:
             "steer": None if vector is None else [vector.hash(), way],
         }
 
+    @property
+    def made_of(self) -> dict[str, Any]:
+        """What the manifest says of the model."""
+        weights = {"name": self.settings.model, "weights": self.checkpoint.weights}
+        return {"model": weights, **self.identity}
+
     def plan(self) -> Plan:
         """Which tasks would run; loads and writes nothing."""
         kept = {
@@ -107,12 +114,11 @@ class OpenedHarness:
             found = run_tasks(model, tokenizer, self.tasks, self.folder, **how)
         asked = {"tasks": settings.tasks, "include": plain(settings)["include"]}
         listed = {one: file_sha256(Path(one)) for one in in_commas(settings.tasks) if is_file(one)}
-        weights = {"name": settings.model, "weights": self.checkpoint.weights}
         manifest(
             COMMAND,
             kind="lm-eval",
             options={**_arguments(settings), **asked},
-            inputs={"model": weights, **self.identity, **({"listed": listed} if listed else {})},
+            inputs={**self.made_of, **({"listed": listed} if listed else {})},
             device=self.conditions.device,
             started=started,
         ).write(
@@ -138,7 +144,7 @@ def open_harness(settings: HarnessSettings, *, notice: Notice = unheard) -> Open
     dtype = resolve_dtype(settings.dtype, device)
     tasks = tasks_named(settings.tasks, notice)
     _manager([(task_name(task), task) for task in tasks], settings)
-    return OpenedHarness(
+    opened = OpenedHarness(
         settings=settings,
         folder=folder,
         checkpoint=checkpoint,
@@ -146,6 +152,9 @@ def open_harness(settings: HarnessSettings, *, notice: Notice = unheard) -> Open
         vector=vector_of(checkpoint, settings),
         tasks=tasks,
     )
+    # other tasks go beside those that are there
+    tell_replaced(folder, _arguments(settings), opened.made_of, notice)
+    return opened
 
 
 def _manager(named: Sequence[tuple[str, Task]], settings: HarnessSettings) -> Any:

@@ -31,6 +31,7 @@ from lensaudit.results.locate import Found
 from lensaudit.results.manifest import manifest
 from lensaudit.results.owner import check_free, claim
 from lensaudit.results.reading import document
+from lensaudit.results.run_log import tell_replaced
 from lensaudit.scores.intervals import clustered_mean
 from lensaudit.settings import plain
 from lensaudit.steer.estimators import SteeringVector, random_direction, scaled_to
@@ -76,6 +77,11 @@ class Crossing:
     def key(self) -> str:
         """Content hash of all that the results depend on."""
         return digest([SCHEMA, sorted(self.left_out.items()), *(one.key for one in self.jobs)])
+
+    @property
+    def recorded(self) -> dict[str, Any]:
+        """The options that the manifest has."""
+        return plain(self.settings, without=("name", "out", "key_file", "key_env"))
 
     @property
     def is_there(self) -> bool:
@@ -127,7 +133,7 @@ class Crossing:
         manifest(
             COMMAND,
             kind="traits",
-            options=plain(settings, without=("name", "out", "key_file", "key_env")),
+            options=self.recorded,
             inputs={**first.conditions(), "model": named, "vectors": hashes, "key": self.key},
             device=first.device,
             started=started,
@@ -187,7 +193,9 @@ def open_crossing(settings: CrossSettings, notice: Notice) -> Crossing:
         raise InputError(f"nothing to steer by: {'; '.join(left_out.values())}")
     rows = [Level("baseline", rows[0].vector, 0.0), *rows]
     jobs = [one.under(rows) for one in jobs]
-    return Crossing(settings, tuple(jobs), left_out, folder, notice)
+    made = Crossing(settings, tuple(jobs), left_out, folder, notice)
+    tell_replaced(folder, made.recorded, {"key": made.key}, notice)
+    return made
 
 
 def chosen_for(settings: CrossSettings, trait: Trait, job: Steering) -> Level | str:

@@ -133,8 +133,11 @@ def test_a_task_is_run_again_only_if_something_changed(tasks, tmp_path, no_netwo
     told = capsys.readouterr().err
     assert "own_choice: kept from before" in told
     assert "own_words: runs" in told
+    assert "it is replaced" not in told  # another task goes beside
     command("--model", "demo/npo", *given)
-    assert "own_choice: runs" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert f"{out}: held the result of another run (model.weights: " in told
+    assert "own_choice: runs" in told
 
 
 @pytest.mark.slow

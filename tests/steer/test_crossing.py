@@ -130,6 +130,15 @@ def test_a_cut_run_goes_on_and_a_finished_one_asks_nobody(there, tmp_path, monke
     assert steer(f"{CROSS} {BRIEF} --out {copied}") == 0
 
 
+def test_a_run_of_other_settings_says_what_it_replaces(there, tmp_path, capsys):
+    copied = shutil.copytree(there / "out", tmp_path / "out")
+    assert steer(f"{CROSS} {BRIEF} --set seed=7 --out {copied} --dry-run") == 0
+    said = capsys.readouterr()
+    assert f"{copied}: held the result of another run (seed: 0, here 7); it is replaced" in said.err
+    assert "120 answers" not in said.out
+    assert "= 60 answers" in said.out
+
+
 def test_the_picture_shows_the_matrix(there, tmp_path):
     pytest.importorskip("matplotlib")
     from lensaudit.doors import plot
