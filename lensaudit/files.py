@@ -39,7 +39,7 @@ def alone(folder: Path) -> Iterator[None]:
         try:
             import fcntl
 
-            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)  # a pipe would wait
+            descriptor = os.open(folder, os.O_RDONLY | os.O_NONBLOCK)  # a pipe would wait
             held.callback(os.close, descriptor)
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -73,7 +73,7 @@ def in_turn(folder: Path, waits: Callable[[], object] = lambda: None) -> Iterato
         with suppress(ImportError, OSError):  # a system or a disk without such locks; no folder
             import fcntl
 
-            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)  # a pipe would wait
+            descriptor = os.open(folder, os.O_RDONLY | os.O_NONBLOCK)  # a pipe would wait
             held.callback(os.close, descriptor)
             at = os.fstat(descriptor)
             own = (at.st_dev, at.st_ino)
