@@ -90,7 +90,9 @@ class OpenedHarness:
     def plan(self) -> Plan:
         """Which tasks would run; loads and writes nothing."""
         kept = {
-            task_name(task): _kept(self.folder, task, self.identity, self.settings)
+            task_name(task): _kept(
+                self.folder, task, _key(task, self.identity, self.settings), self.settings
+            )
             for task in self.tasks
         }
         model = f"{self.checkpoint.spec.name}, {self.conditions.dtype} on {self.conditions.device}"
@@ -252,12 +254,12 @@ def run_tasks(
     values: dict[str, float | None] = {}
     for name, task in named:
         path, samples = (out / file for file in _files(name))
-        found = _kept(out, task, identity, settings)
+        key = _key(task, identity, settings)
+        found = _kept(out, task, key, settings)
         report(f"{name}: {'runs' if found is None else 'kept from before'}")
         if found is None:
             found = _run(model, tokenizer, task, settings, manager)
             write_jsonl(samples, found.pop("samples"))
-            key = _key(task, identity, settings)
             write_keyed(path, {"schema": SCHEMA, "key": key, "task": name, **found})
         values |= values_of(found["results"])
     write_json(out / SUMMARY, values)
@@ -309,13 +311,9 @@ def _arguments(settings: HarnessSettings) -> dict[str, Any]:
     return {name: getattr(settings, name) for name in ARGUMENTS}
 
 
-def _kept(
-    out: Path, task: Task, identity: Mapping[str, Any], settings: HarnessSettings
-) -> dict[str, Any] | None:
+def _kept(out: Path, task: Task, key: str, settings: HarnessSettings) -> dict[str, Any] | None:
     """What an earlier run found; None where it was asked something else, or is not to count."""
-    if settings.fresh:
-        return None
-    return keyed_document(out / _files(task_name(task))[0], _key(task, identity, settings))
+    return None if settings.fresh else keyed_document(out / _files(task_name(task))[0], key)
 
 
 def _key(task: Task, identity: Mapping[str, Any], settings: HarnessSettings) -> str:

@@ -54,7 +54,6 @@ from lensaudit.steer.trait import (
     Trait,
     crossed_folder,
     found_in,
-    load_trait,
     traits_of,
 )
 
@@ -170,14 +169,15 @@ def open_crossing(settings: CrossSettings, notice: Notice) -> Crossing:
         InputError: a trait or what was found for it is missing or wrong, or nothing can be steered.
     """
     folder = crossed_folder(settings)
-    traits = [load_trait(one) for one in traits_of(settings)]
+    asked = [replace(settings, trait=one) for one in traits_of(settings)]
+    traits = [asked_trait(one) for one in asked]
     names = [slug(one.name) for one in traits]
     if len({*names}) < len(names):
         raise InputError(f"--trait {settings.trait}: two traits have the same name")
     jobs: list[Steering] = []
-    for text, trait in zip(traits_of(settings), traits, strict=True):
-        own = replace(settings, trait=text, out=folder / slug(trait.name))
-        jobs.append(Steering.opened(own, asked_trait(own), notice))
+    for one, trait in zip(asked, traits, strict=True):
+        own = replace(one, out=folder / slug(trait.name))
+        jobs.append(Steering.opened(own, trait, notice))
         if trait.remark is not None:
             notice(trait.remark)
     rows: list[Level] = []

@@ -266,7 +266,7 @@ EXTRACTED = f"extract_{MANIFEST}"
 
 def audit_folder(settings: DirectionSettings) -> Path:
     """Where the results of `steer audit` go."""
-    return settings.out or results_folder() / "steering" / slug(settings.name) / "audit"
+    return settings.out or _of_model(settings.name) / "audit"
 
 
 def traits_of(settings: CrossSettings) -> list[str]:
@@ -285,12 +285,12 @@ def traits_of(settings: CrossSettings) -> list[str]:
 
 def found_in(settings: CrossSettings, trait: Trait) -> Path:
     """The folder in which `steer eval` and `steer sweep` left what they found for a trait."""
-    return results_folder() / "steering" / slug(settings.name) / slug(trait.name)
+    return _of_model(settings.name) / slug(trait.name)
 
 
 def crossed_folder(settings: CrossSettings) -> Path:
     """Where the results of `steer cross` go."""
-    return settings.out or results_folder() / "steering" / slug(settings.name) / "traits"
+    return settings.out or _of_model(settings.name) / "traits"
 
 
 def files_of(settings: AskSettings) -> tuple[str, str]:
@@ -302,5 +302,9 @@ def files_of(settings: AskSettings) -> tuple[str, str]:
 
 def folder_of(settings: TraitSettings, trait: Trait) -> Path:
     """Where the files of a model and a trait go."""
-    place = results_folder() / "steering" / slug(settings.name) / slug(trait.name)
-    return settings.out or place
+    return settings.out or _of_model(settings.name) / slug(trait.name)
+
+
+def _of_model(name: str) -> Path:
+    """The usual folder of all that is steered in a model."""
+    return results_folder() / "steering" / slug(name)
