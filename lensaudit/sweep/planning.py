@@ -56,7 +56,7 @@ from lensaudit.sweep.plan import (
     relearned_rows,
     target_of,
 )
-from lensaudit.sweep.settings import PlanSettings, WatchSettings
+from lensaudit.sweep.settings import RELEARNED, PlanSettings, WatchSettings
 from lensaudit.sweep.weights import bytes_to_fetch
 
 ROLE = "role:"
@@ -283,12 +283,12 @@ def _patched(conditions: UnitConditions) -> Sequence[Fact]:
 def attacks_of(conditions: UnitConditions, variants: Sequence[Variant]) -> Mapping[str, Any]:
     """The settings that make each variant, the relearned rows' content included."""
     found: dict[str, Any] = {"nf4": {"method": "nf4", "block": BLOCK}, "int8": {"method": "int8"}}
-    if "relearn-1ep" in variants:
+    if RELEARNED in variants:
         from lensaudit.training.rows import load_rows, rows_hash
 
         how = relearning_of(conditions)
         rows = load_rows(relearned_rows(conditions, conditions.relearn_on), part="forget")
-        found["relearn-1ep"] = asdict(how) | {"formats": list(how.formats), "rows": rows_hash(rows)}
+        found[RELEARNED] = asdict(how) | {"formats": list(how.formats), "rows": rows_hash(rows)}
     return {one: found[one] for one in variants if one in found}
 
 

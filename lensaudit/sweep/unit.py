@@ -45,6 +45,7 @@ from lensaudit.sweep.planning import (
     without_rows,
 )
 from lensaudit.sweep.run import Report
+from lensaudit.sweep.settings import RELEARNED
 from lensaudit.sweep.weights import Weights
 from lensaudit.training.rows import load_rows
 from lensaudit.training.trainee import stored_dtype
@@ -297,7 +298,7 @@ def attacked(
     }
     job = (
         RelearnJob(**given, rows=load_rows(rows, part="forget"), data=rows, settings=how)
-        if variant == "relearn-1ep"
+        if variant == RELEARNED
         else RoundingJob(**given, method=variant)
     )
     job.check()
