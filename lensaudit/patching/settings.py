@@ -20,6 +20,8 @@ from lensaudit.settings import (
 
 _UDS = Needs("score", one_of=("uds",))
 _EM = Needs("score", one_of=("em",))
+_FED = Needs("score", one_of=("uds", "lens"), unless=Needs("em_form", one_of=("teacher",)))
+"""Generation patches the last prompt token of `resid`, and nothing else."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +70,8 @@ class PatchSettings(DepthGroups):
     scope: Annotated[
         Scope,
         Option(
-            "Positions replaced: the span's, the last prompt token, or all up to the span's end."
+            "Positions replaced: the span's, the last prompt token, or all up to the span's end.",
+            needs=(_FED,),
         ),
     ] = "span"
     seam: Annotated[
@@ -80,7 +83,9 @@ class PatchSettings(DepthGroups):
             needs=(Needs("score", one_of=("uds", "lens")),),
         ),
     ] = None
-    component: Annotated[str, Option("resid, attn, mlp, resid_mid, head:N.")] = "resid"
+    component: Annotated[str, Option("resid, attn, mlp, resid_mid, head:N.", needs=(_FED,))] = (
+        "resid"
+    )
     engine: Annotated[
         Literal["sweep", "oracle"],
         Option(

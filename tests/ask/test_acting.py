@@ -45,6 +45,10 @@ class Record(Group):
         (PatchSettings(score="em", tau=0.2, max_new_tokens=4), ["tau"]),
         (PatchSettings(score="lens", tau=0.2, align="affine"), ["align"]),
         (PatchSettings(align="none", align_tokens=9), ["align_tokens"]),
+        (PatchSettings(score="em", scope="boundary"), ["scope"]),  # generation patches no other
+        (PatchSettings(score="em", component="attn"), ["component"]),
+        (PatchSettings(score="em", em_form="teacher", scope="prefix", component="attn"), []),
+        (PatchSettings(score="lens", scope="boundary"), []),
         (PatchSettings(also=("world",), base="demo/base"), []),
         (PatchSettings(also=("world",), component="attn"), ["also"]),
         (PatchSettings(base="demo/base"), ["base"]),

@@ -45,6 +45,7 @@ MEANT = {
     ("cache", "component"): "resid",
     ("patch", "profile"): "full",
     ("patch em", "em_form"): "generation",
+    ("effort", "readout"): "said",
     ("steer eval", "form"): "chat",
     ("steer sweep", "form"): "chat",
     ("steer extract", "form"): "chat",
