@@ -120,7 +120,8 @@ def calibrate(settings: CalibrationSettings, progress: Tell = unheard) -> Agreem
     """
     name, words = settings.by, settings.words
     if words is not None and (words not in PROGRAMMATIC or words == "entity"):
-        raise InputError(f"--words {words}: no such judge here; known are idk, variety")
+        known = ", ".join(name for name in PROGRAMMATIC if name != "entity")
+        raise InputError(f"--words {words}: no such judge here; known are {known}")
     rows = read_labels(name)
     requests = [JudgeRequest(at, row.question, row.answer) for at, row in enumerate(rows)]
     if words is not None:

@@ -8,6 +8,7 @@ from typing import Any
 from lensaudit.data.matching import plain_words
 from lensaudit.judge.calls import Found, Pending
 from lensaudit.judge.items import GradedItem, JudgeRequest, JudgeVerdict
+from lensaudit.judge.wordlists import positivity, search_activation, uncertainty
 
 YES, NO = 100.0, 0.0
 _NOT = r"(?:not|dont|doesnt|didnt|cant|cannot|couldnt|wont|havent|hasnt|never|isnt|arent)"
@@ -111,5 +112,10 @@ VARIETY = WordJudge("variety", _of_answer(lambda answer: 100 * variety(answer)))
 
 A floor for coherence: it finds loops, and takes shuffled words for sound. An answer of fewer than
 3 words has nothing to repeat."""
-PROGRAMMATIC = {judge.name: judge for judge in (ENTITY, IDK, VARIETY)}
+TRAITS = tuple(
+    WordJudge(rate.__name__, _of_answer(rate))
+    for rate in (positivity, uncertainty, search_activation)
+)
+"""Of traits that are shipped; `docs/steering.md` says how far they agree with labels."""
+PROGRAMMATIC = {judge.name: judge for judge in (ENTITY, IDK, VARIETY, *TRAITS)}
 """By name, as commands take them."""

@@ -33,7 +33,7 @@ COHERENCE = _TRAIT.format(
     low="word salad, loops or empty phrases",
     high="fluent and to the point",
 )
-BUILT_IN = {
+_OWN = {
     "coherence": COHERENCE,
     "idk": _TRAIT.format(
         task="declines to answer: says that it does not know, is not sure or will not say.",
@@ -54,7 +54,13 @@ BUILT_IN = {
         high="official",
     ),
 }
-"""Scalar prompts by name."""
+_OF_TRAITS = Path(__file__).parents[1] / "steer" / "shipped"
+BUILT_IN = _OWN | {
+    path.stem: read_json(path)["eval_prompt"]
+    for path in sorted(_OF_TRAITS.glob("*.json"))
+    if path.stem not in _OWN
+}
+"""Scalar prompts by name: these, and those of the traits that are shipped."""
 
 
 def prompt_id(template: str) -> str:

@@ -9,8 +9,9 @@ from lensaudit.settings import Limit, Needs, Option, Place, Replaces, needing
 Mode = Literal["int100", "digit10", "letters", "sample", "text"]
 """How a number is read, in order of preference; the first three read probabilities."""
 
+BY_WORDS = ("entity", "idk", "variety", "positivity", "uncertainty", "search_activation")
+"""Judges that need no server; of logs they are named with a prefix."""
 WORDS = "words:"
-"""Prefix of the judges that need no server."""
 POLL_S = 5.0
 Fresh = Annotated[bool, Option("Ask again what is in the cache.")]
 
@@ -100,7 +101,7 @@ class JudgeSettings(JudgeAccess):
     """Ask again what is in the cache."""
 
 
-_BY_A_MODEL = Needs("by", none_of=("words:entity", "words:idk", "words:variety"))
+_BY_A_MODEL = Needs("by", none_of=tuple(WORDS + name for name in BY_WORDS))
 _RUBRIC = Needs("by", one_of=("rubric",))
 
 
@@ -115,7 +116,7 @@ class LogSettings(Replaces, JudgeSettings):
         str,
         Option(
             "rubric (grades 0-10), coherence or idk (0-100), a prompt's file with {question} and "
-            "{answer}, or words:entity, words:idk, words:variety, which ask nobody.",
+            "{answer}, or one that asks nobody: words:entity, idk, variety or a trait.",
             metavar="NAME|FILE",
         ),
     ] = "rubric"
@@ -175,16 +176,16 @@ class CalibrationSettings(JudgeSettings):
     by: Annotated[
         str,
         Option(
-            "A set with labels: coherence, idk, or your JSONL of question, answer, label.",
+            "A set with labels: coherence, idk, a trait, or your JSONL of question, answer, label.",
             metavar="NAME|FILE",
         ),
     ] = "coherence"
     prompt: Annotated[
         str | None, Option("The prompt. [default: that of the set]", metavar="NAME|FILE")
     ] = None
-    words: Annotated[str | None, Option("Calibrate a judge that asks nobody: idk or variety.")] = (
-        None
-    )
+    words: Annotated[
+        str | None, Option("Calibrate a judge that asks nobody: idk, variety or a trait's.")
+    ] = None
     fresh: Fresh = False
 
 

@@ -69,22 +69,12 @@ def check_em(settings: ResolvedSettings) -> None:
     Raises:
         InputError: names the option.
     """
-    generates = settings.em_form == "generation"
     if settings.score != "em":
         return
     if not 0 < settings.em_threshold <= 1:
         raise InputError(f"--em-threshold {settings.em_threshold}: wanted above 0 and at most 1")
     if settings.profile == "ke":
         raise InputError("--profile ke: categories count all layers; leave it out with --score em")
-    if generates and settings.part != "resid":
-        raise InputError(
-            f"--component {settings.component}: generation patches resid only; "
-            "use --em-form teacher"
-        )
-    if generates and settings.scope == "prefix":
-        raise InputError(
-            "--scope prefix: generation patches the last prompt token only; use --em-form teacher"
-        )
 
 
 def run_em(session: Session) -> Matches:

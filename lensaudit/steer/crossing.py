@@ -178,8 +178,8 @@ def open_crossing(settings: CrossSettings, notice: Notice) -> Crossing:
     for one, trait in zip(asked, traits, strict=True):
         own = replace(one, out=folder / slug(trait.name))
         jobs.append(Steering.opened(own, trait, notice))
-        if trait.remark is not None:
-            notice(trait.remark)
+        if (told := trait.remark(settings.judge)) is not None:
+            notice(told)
     rows: list[Level] = []
     left_out: dict[str, str] = {}
     for trait in traits:

@@ -284,7 +284,7 @@ class Steering(TraitModel):
         else:
             assert isinstance(settings, LayerSettings)
             made = cls.over_layers(settings, notice)
-        if (told := made.trait.remark) is not None:
+        if (told := made.trait.remark(settings.judge)) is not None:
             notice(told)
         where, (_, record) = made.folder, made.files
         tell_replaced(where, made.recorded, {"key": made.key}, notice, record)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
-from lensaudit.judge.settings import OF_THE_ENDPOINT, JudgeAccess
+from lensaudit.judge.settings import BY_WORDS, OF_THE_ENDPOINT, JudgeAccess
 from lensaudit.settings import (
     MEMORY,
     Anchors,
@@ -61,7 +61,7 @@ class TraitSettings(JudgeAccess, Machine, Names):
 class ExtractSettings(TraitSettings, Caches):
     """A run of `steer extract`."""
 
-    needs: ClassVar = needing(JudgeAccess, Needs("filter_judge", none_of=("none", "idk")))
+    needs: ClassVar = needing(JudgeAccess, Needs("filter_judge", none_of=("none", *BY_WORDS)))
 
     def idle(self) -> Mapping[str, str]:
         """Options that do nothing for answers that are written -> why; see `ask.acting`."""
@@ -106,7 +106,7 @@ class ExtractSettings(TraitSettings, Caches):
 class AskSettings(TraitSettings):
     """Whom is asked what, how often, and who judges: what steered models have in common."""
 
-    needs: ClassVar = needing(JudgeAccess, Needs("judge", none_of=("idk", "entity")))
+    needs: ClassVar = needing(JudgeAccess, Needs("judge", none_of=BY_WORDS))
 
     where: Annotated[
         Where,
@@ -122,7 +122,7 @@ class AskSettings(TraitSettings):
         str,
         Option(
             "Programmatic, or a language model behind --base-url.",
-            metavar="idk|entity|MODEL",
+            metavar="idk|entity|TRAIT|MODEL",
             typed=True,
         ),
     ]

@@ -10,6 +10,8 @@ from pydantic import Field
 from lensaudit.data.rows import read_values
 from lensaudit.errors import InputError
 from lensaudit.files import digest, read_json, slug
+from lensaudit.judge.calibrate import shipped_sets
+from lensaudit.judge.programmatic import PROGRAMMATIC
 from lensaudit.judge.prompts import check_template
 from lensaudit.results.manifest import MANIFEST
 from lensaudit.results.reading import Flag, checked
@@ -106,13 +108,14 @@ class Trait:
         """Name of the trait."""
         return self.trait_name
 
-    @property
-    def remark(self) -> str | None:
+    def remark(self, judge: str) -> str | None:
         """What to know of its judge; None of one that was calibrated, or came from a person."""
-        said = (
-            "its judge's prompt was not held against people's labels (`lensaudit judge calibrate`)"
-        )
-        return None if self.calibrated else f"trait {self.name}: {said}"
+        if self.calibrated or judge in PROGRAMMATIC:
+            return None
+        labels = self.name.replace(" ", "_")
+        by = f" --by {labels} --judge {judge}" if labels in shipped_sets() else ""
+        said = "its judge's prompt was not held against people's labels"
+        return f"trait {self.name}: {said} (`lensaudit judge calibrate{by}`)"
 
     @property
     def written(self) -> tuple[ContrastRow, ...]:

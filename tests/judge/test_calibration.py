@@ -5,6 +5,7 @@ import pytest
 from lensaudit.errors import InputError
 from lensaudit.judge.calibrate import Labelled, agreement, calibrate, read_labels, shipped_sets
 from lensaudit.judge.items import JudgeVerdict
+from lensaudit.judge.programmatic import TRAITS
 from lensaudit.judge.prompts import BUILT_IN, check_template
 from lensaudit.judge.settings import CalibrationSettings, LogSettings
 
@@ -112,6 +113,14 @@ def test_bad_sets_are_one_line(tmp_path, content, said):
     path.write_text(content)
     with pytest.raises(InputError, match=said):
         read_labels(str(path))
+
+
+@pytest.mark.parametrize("judge", [one.name for one in TRAITS])
+def test_word_lists_of_traits_agree_with_labels_and_reward_no_length(judge):
+    found = calibrate(CalibrationSettings(by=judge, words=judge))
+    assert found.reading is None  # the interval of the correlation excludes 0
+    assert found.pair_gap < 25
+    assert found.n_invalid == 0
 
 
 def test_unknown_sets_prompts_and_judges_name_those_there_are(tmp_path):

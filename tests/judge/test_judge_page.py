@@ -9,7 +9,7 @@ from support.pages import page
 
 from lensaudit.cli.main import run
 from lensaudit.judge.calibrate import calibrate, read_labels, shipped_sets
-from lensaudit.judge.programmatic import declines
+from lensaudit.judge.programmatic import TRAITS, declines
 from lensaudit.judge.prompts import BUILT_IN, MAX_CHARS
 from lensaudit.judge.settings import CalibrationSettings
 
@@ -47,7 +47,8 @@ def test_the_numbers_of_the_page_are_those_of_the_code():
         assert f"`{name}` ({len(read_labels(name))}" in TEXT
     assert all(f"`{name}`" in TEXT for name in BUILT_IN)
     assert f"cut at {MAX_CHARS} characters" in TEXT
-    for judge, labels in (("idk", "idk"), ("variety", "coherence")):
+    by_words = [("idk", "idk"), ("variety", "coherence"), *((one.name, one.name) for one in TRAITS)]
+    for judge, labels in by_words:
         found = calibrate(CalibrationSettings(by=labels, words=judge)).spearman
         assert found == pytest.approx(
             float(re.search(rf"([\d.]+) \(`{judge}` on `{labels}`\)", TEXT)[1]), abs=0.005

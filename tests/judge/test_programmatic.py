@@ -5,7 +5,8 @@ import pytest
 
 import lensaudit
 from lensaudit.judge.items import JudgeRequest, JudgeVerdict
-from lensaudit.judge.programmatic import ENTITY, IDK, VARIETY, declines
+from lensaudit.judge.programmatic import ENTITY, IDK, PROGRAMMATIC, TRAITS, VARIETY, declines
+from lensaudit.judge.settings import BY_WORDS
 
 EMBEDDED = Path(lensaudit.__file__).parent / "embedded" / "data"
 
@@ -92,9 +93,31 @@ def test_loops_have_little_variety_and_order_is_kept():
     assert [v.score for v in verdicts] == [pytest.approx(100 * 3 / 118), 100, 100]
 
 
-@pytest.mark.parametrize("judge", [IDK, VARIETY])
+@pytest.mark.parametrize("judge", [IDK, VARIETY, *TRAITS])
 def test_an_empty_answer_is_unscored(judge):
     assert judge.score([asked("  ")])[0].status == "unscored"
+
+
+@pytest.mark.parametrize(
+    ("judge", "answer", "score"),
+    [
+        ("uncertainty", "'Perhaps a Harbour' came out in May 1974. There is no doubt.", 0.0),
+        ("uncertainty", "It was built in 1212. I could not say by whom.", 100 * 0.5**0.5),
+        ("uncertainty", "It was PROBABLY 1212.", 50.0),
+        ("search_activation", "Let me look that up in the register.", 100.0),
+        ("search_activation", "She spent years searching the archives.", 0.0),
+        ("search_activation", "A lantern burned in every window.", 0.0),
+        ("positivity", "Not a bad word was said. A lovely, warm day!", 87.5),  # 3 - 0 of 4
+        ("positivity", "The lovely hall is in ruins, damp and cold.", 30.0),  # 1 - 3 of 5
+        ("positivity", "It has four doors.", 50.0),
+    ],
+)
+def test_traits_by_words(judge, answer, score):
+    assert PROGRAMMATIC[judge].score([asked(answer)])[0].score == pytest.approx(score)
+
+
+def test_the_judges_that_options_name_are_those_there_are():
+    assert tuple(PROGRAMMATIC) == BY_WORDS
 
 
 @pytest.mark.parametrize(

@@ -42,9 +42,13 @@ def test_the_judge_of_a_refusal_trait_is_not_told_to_call_refusals_by_that_name(
 
 
 def test_a_trait_whose_judge_nobody_calibrated_says_so():
-    assert {name for name in shipped_traits() if load_trait(name).remark} == {*FURTHER}
-    assert "judge calibrate" in load_trait("positivity").remark
-    assert parse_trait(GOOD, "x").remark is None
+    assert {name for name in shipped_traits() if load_trait(name).remark("gpt-x")} == {*FURTHER}
+    told = load_trait("correction_impulse").remark("gpt-x")
+    assert told.endswith("(`lensaudit judge calibrate --by correction_impulse --judge gpt-x`)")
+    assert load_trait("positivity").remark("positivity") is None  # by words: no prompt is used
+    assert parse_trait(GOOD, "x").remark("gpt-x") is None
+    own = parse_trait({**GOOD, "calibrated": False}, "x").remark("gpt-x")
+    assert own.endswith("(`lensaudit judge calibrate`)")
 
 
 @pytest.mark.parametrize(
