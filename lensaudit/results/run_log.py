@@ -165,8 +165,8 @@ class Comparison:
 def find_runs(places: Sequence[Path], notice: Notice = unheard) -> list[Run]:
     """Every finished run in some folders, the latest first.
 
-    `notice` is told what is left out: a run whose manifest is damaged, and numbers that are not as
-    they were written.
+    `notice` is told what is left out: a run whose manifest cannot be read, and numbers that are not
+    as they were written, or whose manifest is not.
 
     Raises:
         InputError: a place is no folder.
@@ -213,7 +213,8 @@ def read_run(folder: Path, *, whole: bool = False, notice: Notice = unheard) -> 
     content: JsonObject = {}
     with suppress(InputError):
         named = next((name for name in _VALUES if (folder / name).is_file()), None)
-        edited = misfits(folder, only=named) if named and "files" in manifest else []
+        ours = {"files", "check"} & manifest.keys()
+        edited = misfits(folder, only=named or MANIFEST) if ours else []
         for line in edited:
             notice(f"{folder}: {line}; its numbers are left out")
         content = json_object(folder / named) if named and not edited else {}

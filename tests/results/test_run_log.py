@@ -66,6 +66,25 @@ def test_runs_are_found_by_their_manifests_the_latest_first(tmp_path):
     assert len(locate([tmp_path])[0]) == 3
 
 
+@pytest.mark.parametrize("named", ["summary.json", "model.safetensors"])
+@pytest.mark.parametrize("letter", ['"finished"', '"files"', "2026-01-01"])
+def test_a_manifest_that_was_changed_is_told_whatever_it_tells_of(tmp_path, named, letter):
+    folder = made(tmp_path / "a")
+    place = folder / "manifest.json"
+    if named != "summary.json":  # as `unlearn` leaves it: weights, and no numbers
+        (folder / "summary.json").rename(folder / named)
+        content = json.loads(place.read_text())
+        write_json(place, signed({**content, "files": {named: mark_of(folder / named)}}))
+    told = []
+    find_runs([tmp_path], told.append)
+    assert told == []
+    place.write_text(place.read_text().replace(letter, letter[:-2] + "x" + letter[-1]))
+    (found,) = find_runs([tmp_path], told.append)
+    says = "manifest.json: was changed after the run wrote it; its numbers are left out"
+    assert told == [f"{folder}: {says}"]
+    assert not found.values
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
