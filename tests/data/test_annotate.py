@@ -286,6 +286,9 @@ def test_agreement_with_the_annotated_tofu_rows_is_as_stated(shared):
         shares = (found.same, found.mostly, found.touching, found.found, found.marked)
         told = "{:.2f}    {:.2f}      {:.2f}   {:.2f}    {:.2f}".format(*shares)
         assert f"{authors:<11} {found.n:>3}  {told}" in annotation_agreement.__doc__
+    read = annotation_agreement.of_reader(rows)
+    told = f"{read.same:.2f}    {read.mostly:.2f}      {read.touching:.2f}"
+    assert f"a reader    {read.n:>3}  {told}\n" in annotation_agreement.__doc__
 
 
 @pytest.mark.parametrize(
