@@ -65,7 +65,8 @@ def of_reader(examples: list[Fact]) -> Agreement:
     found = json.loads((Path(__file__).parent / "reader.json").read_text())
     by_idx = {one.idx: one for one in examples}
     agree = [_agrees(by_idx[int(idx)], *span) for idx, span in found.items()]
-    return Agreement(len(agree), *map(_share, zip(*agree, strict=True)), math.nan, math.nan)
+    same, mostly, touching = map(_share, zip(*agree, strict=True))
+    return Agreement(len(agree), same, mostly, touching, math.nan, math.nan)
 
 
 def _share(values: Sequence[bool]) -> float:
