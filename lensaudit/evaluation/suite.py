@@ -1,6 +1,5 @@
 """The metrics of a suite, from the passes they share, beside a retain log that belongs to them."""
 
-import importlib.util
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -73,8 +72,6 @@ def reads_of(metrics: Sequence[Metric], passes: ModelPasses, suite: Suite) -> li
 
 def obstacle(metric: Metric, suite: Suite, passes: ModelPasses) -> str | None:
     """Why a metric's passes cannot be run."""
-    if metric.package and importlib.util.find_spec(metric.package) is None:
-        return f"needs the package {metric.package}, which is not installed"
     found = (passes.missing(read) for read in metric.reads[suite])
     return next((reason for reason in found if reason), None)
 

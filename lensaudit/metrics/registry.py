@@ -128,8 +128,6 @@ class Metric:
     """What is averaged over rows; None where the function itself gives the value."""
     combine: Combine | None = None
     """Turns `parts` into a value."""
-    package: str | None = None
-    """A package without which it cannot be computed."""
     on_request: bool = False
     """Computed where it is named, and not as a part of all."""
     options: Mapping[str, Choice] = field(default_factory=dict)
@@ -194,7 +192,6 @@ def metric(
     needs: Iterable[str] = (),
     row_value: RowValue | None = None,
     combine: Combine | None = None,
-    package: str | None = None,
     on_request: bool = False,
     options: Mapping[str, Choice] | None = None,
 ) -> Callable[[MetricFunction], MetricFunction]:
@@ -219,7 +216,6 @@ def metric(
             tuple(needs),
             row_value,
             combine,
-            package,
             on_request,
             options or {},
         )

@@ -195,18 +195,6 @@ def test_a_mask_that_hides_real_tokens_leaves_generative_extraction_unscored(tin
     assert found["extraction_strength_generative"].unscored == {}
 
 
-def test_an_absent_package_is_a_reason(tiny_tokenizer, monkeypatch):
-    import importlib.util
-
-    known = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name: None if name == "rouge_score" else known(name)
-    )
-    found = evaluate(tiny_passes(tiny_tokenizer), "tofu", ["forget_Q_A_ROUGE", "mia_loss"])
-    assert "needs the package rouge_score" in found["forget_Q_A_ROUGE"].reason
-    assert found["mia_loss"].value is not None
-
-
 def test_a_prompt_that_is_not_a_prefix_is_reported(tiny_tokenizer):
     from lensaudit.data.chat import Encoding
     from lensaudit.evaluation.forward import notes_on

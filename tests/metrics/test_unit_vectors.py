@@ -1,23 +1,29 @@
 """The model-free vectors of open-unlearning."""
 
 import math
+import random
+import re
+from pathlib import Path
 
 import hypothesis
 import numpy as np
 import pytest
 import torch
 from hypothesis import strategies as st
+from nltk.stem.porter import PorterStemmer
 from rouge_score.rouge_scorer import RougeScorer
 from support import golden_values
 
+import lensaudit
 from lensaudit.evaluation.forward import token_traces
+from lensaudit.metrics import stems
 from lensaudit.metrics.forget_quality import forget_quality
 from lensaudit.metrics.membership import compressed_bytes, least_mean, standardised
 from lensaudit.metrics.memorization import share_predicted, strength, strength_with_floor
 from lensaudit.metrics.privacy import privleak, rel_diff, similarity
 from lensaudit.metrics.probability import probability_record
 from lensaudit.metrics.registry import MetricContext, MetricResult, Trace, all_metrics, finished
-from lensaudit.metrics.rouge import overlap
+from lensaudit.metrics.rouge import longest_common, overlap
 from lensaudit.scores.means import harmonic_mean
 
 
@@ -238,6 +244,32 @@ def test_latin_text_is_read_as_rouge_score_reads_it(gold, said):
         theirs["rougeL"].recall,
         theirs["rougeL"].fmeasure,
     )
+
+
+def test_stems_are_those_of_nltk():
+    ours = Path(lensaudit.__file__).parent
+    texts = [*(ours / "embedded" / "data").glob("*.json*"), *(ours / "judge").glob("*/*.jsonl")]
+    words = set(re.findall("[a-z0-9]+", " ".join(one.read_text() for one in texts).lower()))
+    assert len(words) > 2000
+    chance = random.Random(0)
+    endings = ["", "s", "ed", "ing", "eed", "ied", "ies", "y", "e", "ll", "logi", "sses", "bl"]
+    endings += [*stems._LONG, *stems._MIDDLE, *stems._SHORT]
+    for _ in range(20_000):
+        start = "".join(chance.choices("abcdefgilmnorstuyz", k=chance.randint(0, 6)))
+        words.add(start + chance.choice(endings) + chance.choice(endings))
+    theirs = PorterStemmer()
+    assert [one for one in words if one and stems.stem(one) != theirs.stem(one)] == []
+
+
+@hypothesis.settings(deadline=None, derandomize=True)
+@hypothesis.given(st.text("abc", max_size=12), st.text("abcd", max_size=12))
+def test_the_longest_common_subsequence_is_that_of_the_table(one, other):
+    table = [[0] * (len(other) + 1) for _ in range(len(one) + 1)]
+    for i, left in enumerate(one):
+        for j, right in enumerate(other):
+            longer = max(table[i][j + 1], table[i + 1][j])
+            table[i + 1][j + 1] = table[i][j] + 1 if left == right else longer
+    assert longest_common(one, other) == table[-1][-1]
 
 
 def test_rouge_agrees(vectors):
