@@ -24,7 +24,8 @@ PAGES = (
     "python",
     "terminal",
     "uds",
-    "evidence",
+    "evidence/without-retain",
+    "evidence/uds-choices",
     "gym",
     "engine",
     "README#Neighbouring tools",
@@ -170,7 +171,8 @@ def anchors(path):
 
 def test_the_index_lists_every_page():
     index = (DOCS / "README.md").read_text()
-    pages = {path.name for path in DOCS.glob("*.md")} - {"README.md"}
+    pages = {path.relative_to(DOCS).as_posix() for path in DOCS.glob("*.md")} - {"README.md"}
+    pages |= {path.relative_to(DOCS).as_posix() for path in DOCS.glob("evidence/*.md")}
     assert [name for name in pages if f"({name})" not in index] == []
 
 
@@ -182,8 +184,8 @@ def elsewhere():
 
 def test_every_section_with_commands_is_run_by_a_test():
     with_commands = {
-        (path.stem, heading)
-        for path in DOCS.glob("*.md")
+        (path.relative_to(DOCS).with_suffix("").as_posix(), heading)
+        for path in (*DOCS.glob("*.md"), *DOCS.glob("evidence/*.md"))
         for heading, text in sections(path.read_text()).items()
         if any("lensaudit " in content for language, _, content in blocks(text) if language == "sh")
     }
@@ -197,7 +199,10 @@ def test_every_section_with_commands_is_run_by_a_test():
 
 MENTIONED = sorted(
     (path.name, command)
-    for path in (ROOT / "README.md", ROOT / "CHANGELOG.md", *DOCS.glob("*.md"))
+    for path in (
+        *(ROOT / "README.md", ROOT / "CHANGELOG.md"),
+        *(*DOCS.glob("*.md"), *DOCS.glob("evidence/*.md")),
+    )
     for command in re.findall(
         r"`lensaudit ([a-z][^`]*)`", re.sub(r"```.*?```", "", path.read_text(), flags=re.S)
     )

@@ -3,7 +3,8 @@
 Question: which disguises of a model that holds all facts does aligned depth see through, and which
           make the verdict say "erased"? Read at the spans, with the whole prefix, asked otherwise.
 Command:  python -m experiments.aligned.map_attacks    (--tiny: four models, nothing is trained)
-Takes:    20 minutes on one core, most of it training. Expected: the tables of docs/evidence.md.
+Takes:    20 minutes on one core, most of it training. Expected: the tables of
+          docs/evidence/attacks-on-the-map.md.
 Writes:   experiments/out/map_attacks/: the models, as checkpoint folders, and their results.
 """
 

@@ -3,7 +3,7 @@
 Question: are models that hold the facts and models that never saw them apart by every class of map,
           and from how many neutral tokens on?
 Command:  python -m experiments.aligned.map_classes
-Takes:    4 minutes on one core. Expected: the table of docs/evidence.md.
+Takes:    4 minutes on one core. Expected: the table of docs/evidence/controls.md.
 Writes:   experiments/out/map_classes/: the models, as checkpoint folders, and their results.
 """
 

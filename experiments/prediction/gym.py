@@ -5,7 +5,7 @@ Command:  lensaudit gym make --seeds 5 --out gym
           python -m experiments.prediction.gym --gym gym
           python -m experiments.prediction.predict experiments/out/predict/facts.csv
 Takes:    half a minute of one core a model; run again to resume.
-          Expected: docs/real_model.md.
+          Expected: docs/evidence/foretell.md.
 Writes:   experiments/out/predict/: facts.csv, and what the commands write.
 
 Of the gym the models of which some facts are known and some not (`some_taught`, `some_hidden`,

@@ -5,7 +5,7 @@ Question: given a model and its facts, does a score rank those that an attack br
           models whose mean reads deeper give less back?
 Command:  python -m experiments.prediction.predict benchmarks/predict/*.csv
           (the rows are written by real_model.py and gym.py; --without MODEL leaves a model out)
-Takes:    seconds. Expected: docs/real_model.md.
+Takes:    seconds. Expected: docs/evidence/foretell.md.
 Writes:   the tables in Markdown; with --picture one figure, with --out the numbers as JSON.
 
 A fact *comes back* under an attack when the attack hits it on the model, hits it on `full` too, and

@@ -6,7 +6,7 @@ Question: do S1, KE layers, UDS, its controls and Lens behave on SmolLM2-135M, 3
 Command:  lensaudit models fetch smollm2 && python -m experiments.prediction.real_model
           (--seed N: another seed of every training; --only NAME: some of the models; --data,
           --keep: other rows; --known FILE: facts from pretraining; run again to resume)
-Takes:    see docs/real_model.md. What was not made is printed as missing.
+Takes:    see docs/evidence/real-model.md. What was not made is printed as missing.
 Writes:   experiments/out/real_model/seed-N/: rows, adapters, results, facts.csv, which
           experiments/prediction/predict.py reads.
 

@@ -146,7 +146,7 @@ def test_calibration_counts_facts_by_fifths_of_the_depth(predict):
 def test_the_page_says_what_the_rows_say(predict):
     folder = ROOT / "benchmarks" / "predict"
     rows = predict.read([folder / "real.csv", folder / "planted.csv"])
-    page = (ROOT / "docs" / "real_model.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "evidence" / "foretell.md").read_text(encoding="utf-8")
     real, embedded, gym = (
         rows[rows["family"] == one] for one in ("SmolLM2", "embedded family", "gym")
     )
