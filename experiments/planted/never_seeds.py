@@ -4,7 +4,7 @@ Question: of ten models trained as `never` was, in other orders of the data, how
           call erased, and how far do their depths scatter?
 Command:  python -m experiments.planted.never_seeds
 Takes:    3 minutes a model to train, half an hour in all on one core; then 3 to patch them.
-          Expected: the table of docs/gym.md.
+          Expected: the table of docs/evidence/never_seen.md.
 Writes:   experiments/out/never_seeds/: the models under family/, and their results.
 """
 

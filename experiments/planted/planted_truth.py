@@ -3,7 +3,7 @@
 Question: 25 models of the embedded family hold the forget facts, hide them, or never saw them
           (planted_models.py). Which scores put the hidden ones on the side of those that know?
 Command:  python -m experiments.planted.planted_truth    (--tiny: five models, some scores)
-Takes:    about 6 minutes on one core. Expected: the tables of the README's "Planted truth".
+Takes:    about 6 minutes on one core. Expected: the tables of docs/evidence/planted.md.
 Writes:   experiments/out/planted_truth/scores.json and the models, as checkpoint folders.
 """
 

@@ -269,7 +269,7 @@ def markdown(lines: Iterable[Sequence[str]]) -> str:
 
 
 def auditors_table(found: Sequence[AuditorJudgement]) -> str:
-    """Table of auditors in Markdown, as in `docs/gym.md`."""
+    """Table of auditors in Markdown, as in `docs/evidence/gym_auditors.md`."""
     header = (
         "auditor",
         "reads",

@@ -1,6 +1,6 @@
 """Every limit that a verdict is decided by, in units of the control arm: 0 never knew, 1 as `full`.
 
-They were set on the tune half of the gym; the error on the other half stands in docs/gym.md.
+They were set on the tune half of the gym; errors on the rest: docs/evidence/gym_verdict.md.
 """
 
 ALPHA = 0.05

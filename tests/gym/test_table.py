@@ -215,7 +215,7 @@ def test_the_shipped_calibration_and_the_page_are_those_of_the_shipped_scores():
     assert set(found.verdict.calibration) == set(shipped)
     for name, null in found.verdict.calibration.items():
         assert asdict(null) == pytest.approx(asdict(shipped[name]))
-    page = (ROOT / "docs" / "gym.md").read_text()
+    page = (ROOT / "docs" / "evidence" / "gym_verdict.md").read_text()
     said = text(found)
     table = said[said.index("| verdict | truth |") :].splitlines()
     assert [line for line in table if line and line not in page] == []
