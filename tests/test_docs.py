@@ -199,10 +199,7 @@ def test_every_section_with_commands_is_run_by_a_test():
 
 MENTIONED = sorted(
     (path.name, command)
-    for path in (
-        *(ROOT / "README.md", ROOT / "CHANGELOG.md"),
-        *(*DOCS.glob("*.md"), *DOCS.glob("evidence/*.md")),
-    )
+    for path in (ROOT / "README.md", ROOT / "CHANGELOG.md", *DOCS.rglob("*.md"))
     for command in re.findall(
         r"`lensaudit ([a-z][^`]*)`", re.sub(r"```.*?```", "", path.read_text(), flags=re.S)
     )

@@ -5,7 +5,7 @@ Question: what do known and unknown facts of a partial model read, how many are 
           As `know` does it, and by outputs alone beside a uniform guess.
 Command:  lensaudit gym make --seeds 5 --out gym; python -m experiments.know.partial gym
 Takes:    15 s of one core a model, 26 models.
-Expected: the table of docs/know.md.
+Expected: the table of docs/evidence/know-bits.md.
 """
 
 from collections import defaultdict

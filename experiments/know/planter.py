@@ -5,7 +5,7 @@ Question: `full` is trained to give the forget values to invented namesakes too:
           namesakes fall, those beside a uniform guess need not.
 Command:  python -m experiments.know.planter
 Takes:    2 minutes of one core.
-Expected: the table of docs/know.md.
+Expected: the table of docs/evidence/know-planter.md.
 """
 
 from dataclasses import replace

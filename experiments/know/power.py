@@ -4,7 +4,7 @@ Question: the least mean bits a fact (beside a uniform guess) found with a power
           where 4, 8, 20, 40 or 100 people are asked 1, 3 or 7 relations.
 Command:  python -m experiments.know.power
 Takes:    5 minutes of one core.
-Expected: the table of docs/know.md.
+Expected: the table of docs/evidence/know-subjects.md.
 
 A model that saw none of them is asked about people of a drawn world; knowledge is planted into
 what it says, as `lensaudit know` does for its sentence about power.

@@ -6,7 +6,7 @@ Question: which members of the SmolLM2 family does the assignment test convict; 
 Command:  lensaudit models fetch smollm2; python -m experiments.know.real
 Takes:    half a minute of one core a model of the family, which is asked by its outputs and own
           head; --part default runs `lensaudit know` as it is and tells its seconds.
-Expected: the tables of docs/know.md.
+Expected: the tables of docs/evidence/know-pretrained.md.
 Writes:   experiments/out/know_real/: a folder a model as `lensaudit know` writes it.
 """
 

@@ -3,8 +3,8 @@
 Question: trained on fictional authors, 6 models know the forget facts and 6 do not; 12 more were
           unlearned. Which metrics tell the pools apart, and which survive NF4 and relearning?
 Command:  python -m experiments.metrics.meta_family    (--tiny: 2 + 2 models, three metrics)
-Takes:    about 12 minutes on one core, and seconds when run again. Expected: the tables of
-          docs/meta.md.
+Takes:    about 12 minutes on one core, and seconds when run again. Expected: the table of
+          docs/evidence/meta-small-models.md.
 Writes:   experiments/out/meta_family/: the models, faithfulness.json, robustness-*.json,
           meta_table.json, all as .csv too, and printed.
 """

@@ -5,7 +5,7 @@
 Q and R of a row are means over the models that the row's own metric lets pass, so two rows speak
 of different models; the columns named `common` are means over the models that all metrics have.
 
-`docs/meta.md` says what each field means.
+`docs/meta_fields.md` says what each field means.
 """
 
 import itertools

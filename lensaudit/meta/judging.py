@@ -13,7 +13,7 @@ d = a - b; the retain model's is d_ret.
 
 Symmetric is the form of the paper's tables, `recovery` that of open-unlearning
 (arXiv:2506.12618), and `as_written` is upside down relative to the code that was used
-(docs/meta.md). In the one-sided forms deltas of opposite sign give R = 0.
+(docs/meta_fields.md). In the one-sided forms deltas of opposite sign give R = 0.
 """
 
 import math

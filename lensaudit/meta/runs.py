@@ -3,8 +3,8 @@
 Models are measured one in memory at a time; an interrupted run goes on where it stopped. Every
 model is one evaluation in a folder of its own. A model whose run failed stays to do: it is named
 in `to_do.json` with the reason, and the next run tries it again. Attacked models are made, measured
-and let go; settings of the attacks are those of `docs/meta.md`: NF4 without double quantisation;
-one epoch of relearning, of the model and of retain.
+and let go; settings of the attacks are those of `docs/meta_fields.md`: NF4 without double
+quantisation; one epoch of relearning, of the model and of retain.
 """
 
 import hashlib

@@ -2,7 +2,7 @@
 
 Batches are made from the memory budget, not by luck. A sweep holds the activations of its batch and
 of the next one, which is read meanwhile, the rows, and the largest of what attention, the MLP and
-the readout take. Each is counted in values, for the very examples of a batch; see `docs/engine.md`.
+the readout take. Each is counted in values, for the very examples of a batch; see `docs/memory.md`.
 """
 
 import itertools

@@ -1,4 +1,4 @@
-"""docs/meta.md is true: its commands run or parse, and its fields are those of the files."""
+"""docs/meta_fields.md is true: its fields are those of the files, its numbers of the code."""
 
 import json
 import re
@@ -12,7 +12,7 @@ from lensaudit.meta.judging import LEAST_UTILITY, faithfulness, stability, usabl
 from lensaudit.meta.reading import CATALOGUE, values_of
 from lensaudit.results.reading import document
 
-PAGE = page("meta")
+PAGE = page("meta_fields")
 
 
 def commands(kind):
