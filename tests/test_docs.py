@@ -34,6 +34,8 @@ PAGES = (
     "attacks#How many steps does it take?",
     "attacks#Retraining on some facts, measuring others",
     "steering",
+    "traits",
+    "directions",
     "metrics#Facts that should be kept",
     "worst_case",
     "know",
