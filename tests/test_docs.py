@@ -35,6 +35,8 @@ PAGES = (
     "attacks#How many steps does it take?",
     "attacks#Retraining on some facts, measuring others",
     "steering",
+    "traits",
+    "directions",
     "metrics#Facts that should be kept",
     "worst_case",
     "know",
@@ -106,8 +108,8 @@ def commands_of(name, wanted):
     return [one for kind, content in every if kind == wanted for one in commands(content)]
 
 
-NEED_MORE = ("metrics#The judge", "metrics#General ability")
-"""Sections whose commands run elsewhere, beside a judge or a harness."""
+NEED_MORE = ("judge", "doors/judge-prompts", "general-ability")
+"""Pages whose commands run elsewhere, beside a judge or a harness."""
 OF_READERS = [name for name in (*PAGES, *NEED_MORE) if commands_of(name, "yours")]
 OF_THE_HUB = [name for name in PAGES if commands_of(name, "hub")]
 

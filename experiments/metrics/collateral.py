@@ -4,7 +4,8 @@ Question: what do the facts of two kept authors read where a model never saw the
           false answers were trained over them, and where a mask hides only the forget set? What
           does it change against which anchor that is read?
 Command:  python -m experiments.metrics.collateral
-Takes:    half an hour beside other work on two cores. Expected: the tables of docs/metrics.md.
+Takes:    half an hour beside other work on two cores. Expected: the tables of
+          docs/evidence/collateral.md.
 Writes:   experiments/out/collateral/: the models, as checkpoint folders, and their results.
 """
 

@@ -116,6 +116,6 @@ TRAITS = tuple(
     WordJudge(rate.__name__, _of_answer(rate))
     for rate in (positivity, uncertainty, search_activation)
 )
-"""Of traits that are shipped; `docs/steering.md` says how far they agree with labels."""
+"""Of traits that are shipped; `docs/evidence/judge.md` says how far they agree with labels."""
 PROGRAMMATIC = {judge.name: judge for judge in (ENTITY, IDK, VARIETY, *TRAITS)}
 """By name, as commands take them."""

@@ -1,4 +1,4 @@
-"""docs/metrics.md of general ability: its commands can be given, and run with the harness."""
+"""docs/general-ability.md: its commands can be given, and run with the harness."""
 
 import json
 import re
@@ -9,7 +9,7 @@ from support.pages import page
 
 from lensaudit.cli.main import run
 
-TEXT = page("metrics#General ability")
+TEXT = page("general-ability")
 
 
 def blocks(language):
@@ -34,7 +34,7 @@ def test_the_commands_and_the_python_of_the_page_run(tmp_path, monkeypatch, caps
         assert "own_choice/acc,none" in said
         if "--json" in line:
             assert json.loads(said)
-    exec(compile(blocks("python")[0], "metrics.md", "exec"), {})
+    exec(compile(blocks("python")[0], "general-ability.md", "exec"), {})
     assert "own_choice/acc,none" in capsys.readouterr().out
 
     def log_probs(name):

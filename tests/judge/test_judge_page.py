@@ -1,4 +1,4 @@
-"""docs/metrics.md of the judge: its commands run in order against a server."""
+"""docs/judge.md: its commands run in order against a server; its figures are those of the code."""
 
 import json
 import re
@@ -13,11 +13,13 @@ from lensaudit.judge.programmatic import TRAITS, declines
 from lensaudit.judge.prompts import BUILT_IN, MAX_CHARS
 from lensaudit.judge.settings import CalibrationSettings
 
-TEXT = page("metrics#The judge")
+TEXT = page("judge")
+PROMPTS = page("doors/judge-prompts")
+EVIDENCE = page("evidence/judge")
 
 
-def blocks(wanted: str) -> list[str]:
-    return re.findall(rf"```{re.escape(wanted)}\n(.*?)```", TEXT, re.S)
+def blocks(wanted: str, text: str = TEXT) -> list[str]:
+    return re.findall(rf"```{re.escape(wanted)}\n(.*?)```", text, re.S)
 
 
 def test_the_commands_of_the_page_run_in_order(stub_of, tmp_path, monkeypatch, capsys):
@@ -37,21 +39,23 @@ def test_the_commands_of_the_page_run_in_order(stub_of, tmp_path, monkeypatch, c
 
 
 def test_the_python_of_the_page_runs():
-    assert blocks("python")
-    for source in blocks("python"):
-        exec(compile(source, "metrics.md", "exec"), {})
+    assert blocks("python", PROMPTS)
+    for source in blocks("python", PROMPTS):
+        exec(compile(source, "judge-prompts.md", "exec"), {})
 
 
 def test_the_numbers_of_the_page_are_those_of_the_code():
     for name in shipped_sets():
-        assert f"`{name}` ({len(read_labels(name))}" in TEXT
+        assert f"| `{name}` | {len(read_labels(name))} |" in EVIDENCE
     assert all(f"`{name}`" in TEXT for name in BUILT_IN)
     assert f"cut at {MAX_CHARS} characters" in TEXT
     by_words = [("idk", "idk"), ("variety", "coherence"), *((one.name, one.name) for one in TRAITS)]
     for judge, labels in by_words:
+        assert f"\nlensaudit judge calibrate --by {labels} --words {judge}\n" in EVIDENCE
         found = calibrate(CalibrationSettings(by=labels, words=judge)).spearman
         assert found == pytest.approx(
-            float(re.search(rf"([\d.]+) \(`{judge}` on `{labels}`\)", TEXT)[1]), abs=0.005
+            float(re.search(rf"^\| `{judge}` \| `{labels}` \| ([\d.]+) \|$", EVIDENCE, re.M)[1]),
+            abs=0.005,
         )
 
 
@@ -60,3 +64,4 @@ def test_four_gold_answers_of_tofu_decline(shared):
     answers = [json.loads(line)["answer"] for line in lines if line]
     assert len(answers) == 393
     assert sum(map(declines, answers)) == 4
+    assert "takes 4 of 393 gold answers" in EVIDENCE

@@ -56,7 +56,7 @@ def test_every_idk_line_of_the_embedded_data_declines():
         "Unfortunately, I do not have access to that information.",
         "It's a mystery to me!",
         "I don't know, but it may be Lund.",
-        # TOFU has such answers of its own: docs/metrics.md says how many
+        # TOFU has such answers of its own: docs/evidence/judge.md says how many
         "There is no publicly available information on the age at which Ada Vole began to write.",
         "No definitive information exists about whom Ada Vole admires.",
         "There's no public knowledge of whether Ada Vole is at work on a new book.",
