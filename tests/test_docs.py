@@ -32,7 +32,7 @@ PAGES = (
     "reproduce",
     "attacks#Relearning and rounding",
     "attacks#How many steps does it take?",
-    "attacks#Retraining on some facts, measuring others",
+    "rtt",
     "steering",
     "metrics#Facts that should be kept",
     "worst_case",
