@@ -33,7 +33,7 @@ PAGES = (
     "reproduce",
     "attacks#Relearning and rounding",
     "attacks#How many steps does it take?",
-    "attacks#Retraining on some facts, measuring others",
+    "rtt",
     "steering",
     "traits",
     "directions",

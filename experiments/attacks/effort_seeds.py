@@ -4,7 +4,7 @@ Question: of models trained as `never` was, in other orders of the data, how man
           256 steps, on facts of the forget set and on neutral text?
 Command:  python -m experiments.attacks.effort_seeds
 Takes:    half an hour of one core to train the seeds (once, with never_seeds.py), then an
-          hour of a core shared with other work. Expected: the table of docs/attacks.md.
+          hour of a core shared with other work. Expected: the table of docs/evidence/effort.md.
 Writes:   experiments/out/never_seeds/: the models under family/, and effort/.
 """
 

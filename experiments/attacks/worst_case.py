@@ -4,7 +4,7 @@ Question: how many facts come out of models that hide them, never saw them, or h
           named, and how often in error?
 Command:  python -m experiments.attacks.worst_case    (--only NAME for some of the models)
 Takes:    about a minute a model on one core, 4 for each further never-trained one. Expected: the
-          tables of docs/worst_case.md, what tests/attacks/test_worst_planted.py asserts.
+          tables of docs/evidence/worst_case.md, what tests/attacks/test_worst_planted.py asserts.
 Writes:   experiments/out/worst_case/table.json and the models, as checkpoint folders.
 """
 

@@ -2,7 +2,7 @@
 
 One rule of matching for every attack and every sample, strict by design: the attacks of a list are
 joined by a maximum, so false hits add up where misses do not. What it misses and what it takes for
-a hit in error is measured in `docs/worst_case.md`.
+a hit in error is measured in `docs/evidence/matcher.md`.
 """
 
 import itertools

@@ -1,4 +1,4 @@
-"""docs/attacks.md is true: its commands and its Python run, its figures come out."""
+"""docs/attacks.md is true: its commands and its Python run, and so are figures of its evidence."""
 
 import json
 import re
@@ -11,6 +11,7 @@ from support.tolerance import NATS
 from lensaudit.cli.main import run
 
 TEXT = page("attacks#Relearning and rounding")
+EVIDENCE = page("evidence/relearning")
 
 
 def blocks(language):
@@ -23,7 +24,8 @@ def test_the_table_is_what_its_command_prints(tmp_path, monkeypatch, capsys):
     (command,) = [line for line in blocks("sh")[0].splitlines() if "--audit" in line]
     assert run([*shlex.split(command)[1:], "--json"]) == 0
     hidden, retain = json.loads(capsys.readouterr().out)
-    shown = re.findall(r"^\| (demo/\w+) \|(.*)\|$", TEXT, re.M)
+    shown = re.findall(r"^\| (demo/\w+) \|(.*)\|$", EVIDENCE, re.M)
+    assert command in EVIDENCE
     assert [name for name, _ in shown] == [hidden["model"], retain["model"]]
     for (_, cells), found in zip(shown, (hidden, retain), strict=True):
         written = [float(number) for number in re.findall(r"\d?\.\d{3}", cells)]
