@@ -23,6 +23,7 @@ PAGES = (
     "own-forget-set",
     "python",
     "terminal",
+    "files",
     "uds",
     "evidence",
     "gym",
@@ -55,6 +56,7 @@ FAST = (
     *("doors/open-unlearning", "doors/caches", "doors/export", "doors/data"),
     *("doors/transformer-lens", "gate", "own-model#Try the project file", "own-forget-set"),
     "terminal",
+    "files",
     "reproduce",
 )
 """Run by default; the others take 5 to 60 seconds each and are `slow`."""
