@@ -48,6 +48,8 @@ PAGES = (
     "doors/export",
     "doors/data",
     "doors/transformer-lens",
+    "models",
+    "machine",
     "own-model",
     "own-model#Try the project file",
 )
@@ -234,7 +236,7 @@ def test_the_agreement_of_the_page_is_that_of_the_experiment():
     assert [row[0] for row in rows] == ["0 to 9", "10 to 19"]
     for row in rows:
         shares = " | ".join(f"{round(100 * float(share))} %" for share in row[2].split())
-        assert f"| {row[0]} | {row[1]} | {shares} |" in page("own-forget-set")
+        assert f"| {row[0]} | {row[1]} | {shares} |" in page("evidence/annotation")
 
 
 def test_the_registry_example_is_read_as_the_text_says(tmp_path):
