@@ -23,6 +23,7 @@ PAGES = (
     "own-forget-set",
     "python",
     "terminal",
+    "files",
     "uds",
     "evidence/without-retain",
     "evidence/uds-choices",
@@ -50,6 +51,8 @@ PAGES = (
     "doors/export",
     "doors/data",
     "doors/transformer-lens",
+    "models",
+    "machine",
     "own-model",
     "own-model#Try the project file",
 )
@@ -58,6 +61,7 @@ FAST = (
     *("doors/open-unlearning", "doors/caches", "doors/export", "doors/data"),
     *("doors/transformer-lens", "gate", "own-model#Try the project file", "own-forget-set"),
     "terminal",
+    "files",
     "reproduce",
 )
 """Run by default; the others take 5 to 60 seconds each and are `slow`."""
@@ -236,7 +240,7 @@ def test_the_agreement_of_the_page_is_that_of_the_experiment():
     assert [row[0] for row in rows] == ["0 to 9", "10 to 19"]
     for row in rows:
         shares = " | ".join(f"{round(100 * float(share))} %" for share in row[2].split())
-        assert f"| {row[0]} | {row[1]} | {shares} |" in page("own-forget-set")
+        assert f"| {row[0]} | {row[1]} | {shares} |" in page("evidence/annotation")
 
 
 def test_the_registry_example_is_read_as_the_text_says(tmp_path):

@@ -37,7 +37,7 @@ from campaign.calls import ENVIRONMENT, Breach, Skipped, import_all  # noqa: E40
 
 BUILD = ROOT / "build" / "campaign"
 KNOWN = HERE / "known.toml"
-DOC = ROOT / "docs" / "terminal.md"
+DOC = ROOT / "docs" / "evidence" / "campaign.md"
 BEGIN, END = "<!-- campaign: made by `make campaign` -->", "<!-- end of campaign -->"
 SLICE_S = 40.0
 CASE_S = 1800.0
@@ -412,7 +412,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--write",
         action="store_true",
-        help="put the table into docs/terminal.md, where nothing is unknown",
+        help="put the table into docs/evidence/campaign.md, where nothing is unknown",
     )
     parser.add_argument("--list", action="store_true", help="name the cases and ask none")
     return parser.parse_args(arguments)
