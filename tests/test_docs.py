@@ -124,9 +124,14 @@ def test_some_pages_have_commands_on_the_readers_files_and_on_the_hubs():
     assert OF_THE_HUB
 
 
-@pytest.mark.parametrize("name", OF_READERS)
-def test_commands_on_the_readers_own_files_are_well_formed(name):
-    for command in commands_of(name, "yours"):
+OF_EVIDENCE = sorted({f"evidence/{path.stem}" for path in DOCS.glob("evidence/*.md")} - {*PAGES})
+"""Pages whose commands take minutes to hours."""
+TYPED = [(name, "yours") for name in OF_READERS] + [(name, "") for name in OF_EVIDENCE]
+
+
+@pytest.mark.parametrize(("name", "kind"), TYPED)
+def test_commands_that_are_not_run_here_are_well_formed(name, kind):
+    for command in commands_of(name, kind):
         found, arguments = cli, shlex.split(command)[1:]
         while isinstance(found, click.Group):
             called, *arguments = arguments
@@ -196,7 +201,7 @@ def test_every_section_with_commands_is_run_by_a_test():
         if any("lensaudit " in content for language, _, content in blocks(text) if language == "sh")
     }
     assert {name for name, _ in with_commands} >= {"steering", "metrics", "tutorial"}
-    run_here = {*PAGES, *elsewhere()}
+    run_here = {*PAGES, *OF_EVIDENCE, *elsewhere()}
     left = [
         one for one in with_commands if one[0] not in run_here and "#".join(one) not in run_here
     ]
