@@ -187,6 +187,24 @@ def test_the_index_lists_every_page():
     assert [name for name in pages if f"({name})" not in index] == []
 
 
+def test_pages_for_users_are_short_and_say_how_long_their_sentences_are(capsys):
+    pages = {path.stem: path.read_text() for path in DOCS.glob("*.md")}
+    pages.pop("README")  # the index
+    counts = {name: len(text.split()) for name, text in pages.items()}
+    assert {name: n for name, n in counts.items() if n > 1200} == {}
+    prose = re.sub(r"```.*?```", "", "\n".join(pages.values()), flags=re.S)
+    prose = re.sub(r"^[|#].*$", "", prose, flags=re.M)
+    lengths = [
+        len(one.split()) for one in re.split(r"(?<=[.?!:])\s+|\n\s*\n", prose) if one.strip()
+    ]
+    with capsys.disabled():  # the mean is told and not judged
+        long = sum(n > 40 for n in lengths)
+        print(
+            f"\ndocs: {len(pages)} pages, {sum(counts.values())} words, {len(lengths)} sentences of"
+        )
+        print(f"{sum(lengths) / len(lengths):.1f} words on average, {long} of more than 40")
+
+
 def elsewhere():
     """Pages and sections that another test file takes, by `page("NAME")`."""
     tests = [one.read_text() for one in Path(__file__).parent.glob("*/test_*.py")]
