@@ -258,8 +258,6 @@ def test_the_teacher_form_counts_the_hits_of_hooked_passes(opened):
     ("changes", "named"),
     [
         ({"profile": "ke"}, "--profile"),
-        ({"scope": "prefix"}, "--scope"),
-        ({"component": "mlp", "last_layer": "resid_post"}, "--component"),
         ({"em_threshold": 0.0}, "--em-threshold"),
         ({"em_threshold": 1.1}, "--em-threshold"),
         ({"em_threshold": float("nan")}, "--em-threshold"),
@@ -268,6 +266,16 @@ def test_the_teacher_form_counts_the_hits_of_hooked_passes(opened):
 def test_settings_without_a_meaning_are_refused(opened, changes, named):
     with pytest.raises(InputError, match=named):
         opened("npo", score="em", **changes)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"scope": "prefix"}, {"scope": "boundary"}, {"component": "mlp"}]
+)
+def test_generation_patches_the_last_prompt_token_of_resid_alone(tmp_path, changes):
+    (name,) = changes
+    with pytest.raises(InputError, match=f"^--{name}: needs .*--em-form teacher"):
+        la.patch("demo/npo", tmp_path / "out", score="em", limit=2, **changes)
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_run_whose_examples_are_all_general_knowledge_is_written_without_percentages(tmp_path):
