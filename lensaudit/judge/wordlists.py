@@ -3,8 +3,8 @@
 The lists were written from the traits' definitions and 30 labelled answers each; other 32, which
 were labelled by somebody who saw neither, measure them (`lensaudit judge calibrate`; the figures
 are in `docs/evidence/judge.md`). Lists that were tried for the other traits of the document agreed
-with labels little or not at all: what is defended, set right, recalled or taken from a text does not show in single
-words.
+with labels little or not at all: what is defended, set right, recalled or taken from a text does
+not show in single words.
 """
 
 import re
