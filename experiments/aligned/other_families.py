@@ -7,7 +7,7 @@ Question: two families of 5 layers of 96 and 6 layers of 128, with an ordinary b
 Command:  python -m experiments.aligned.other_families
 Takes:    12 minutes to train the first family and half an hour the second, on one of two cores
           that had other work; 5 to read them. What is there is not made again. Expected: the
-           tables of docs/evidence/families.md and docs/evidence/other-sizes.md.
+          tables of docs/evidence/families.md and docs/evidence/other-sizes.md.
 Writes:   experiments/out/other_families/: the models by family, and their results.
 """
 

@@ -54,10 +54,11 @@ _OWN = {
         high="official",
     ),
 }
-_OF_TRAITS = Path(__file__).parents[1] / "steer" / "shipped"
+OF_TRAITS = Path(__file__).parents[1] / "steer" / "shipped"
+"""Prompt files of the traits that are shipped."""
 BUILT_IN = _OWN | {
     path.stem: read_json(path)["eval_prompt"]
-    for path in sorted(_OF_TRAITS.glob("*.json"))
+    for path in sorted(OF_TRAITS.glob("*.json"))
     if path.stem not in _OWN
 }
 """Scalar prompts by name: these, and those of the traits that are shipped."""

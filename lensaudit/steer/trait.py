@@ -12,7 +12,7 @@ from lensaudit.errors import InputError
 from lensaudit.files import digest, read_json, slug
 from lensaudit.judge.calibrate import shipped_sets
 from lensaudit.judge.programmatic import PROGRAMMATIC
-from lensaudit.judge.prompts import check_template
+from lensaudit.judge.prompts import OF_TRAITS, check_template
 from lensaudit.results.manifest import MANIFEST
 from lensaudit.results.reading import Flag, checked
 from lensaudit.settings import in_commas, results_folder
@@ -25,8 +25,6 @@ from lensaudit.steer.settings import (
     Method,
     TraitSettings,
 )
-
-FOLDER = Path(__file__).parent / "shipped"
 
 Said = Annotated[str, Field(pattern=r"\S")]
 """A text that is not blank."""
@@ -136,7 +134,7 @@ class Trait:
 
 def shipped_traits() -> list[str]:
     """Names of the prompt files in the package."""
-    return sorted(path.stem for path in FOLDER.glob("*.json"))
+    return sorted(path.stem for path in OF_TRAITS.glob("*.json"))
 
 
 def load_trait(name_or_path: str) -> Trait:
@@ -146,7 +144,7 @@ def load_trait(name_or_path: str) -> Trait:
         InputError: no such trait, or what is wrong with the file.
     """
     if name_or_path in shipped_traits():
-        return parse_trait(read_json(FOLDER / f"{name_or_path}.json"), name_or_path)
+        return parse_trait(read_json(OF_TRAITS / f"{name_or_path}.json"), name_or_path)
     path = Path(name_or_path).expanduser()
     if not path.exists():
         raise InputError(

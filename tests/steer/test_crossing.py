@@ -13,15 +13,16 @@ from support.command_cases import TRAITS
 from lensaudit.cli.main import run
 from lensaudit.files import write_json
 from lensaudit.judge.programmatic import declines
+from lensaudit.judge.prompts import OF_TRAITS
 from lensaudit.results.kinds.steering import CrossedScore
 from lensaudit.results.locate import locate
 from lensaudit.screen.steer import moves
 from lensaudit.steer import asking
 from lensaudit.steer.estimators import SteeringVector, save_vector
 from lensaudit.steer.settings import CrossSettings
-from lensaudit.steer.trait import FOLDER, found_in, load_trait
+from lensaudit.steer.trait import found_in, load_trait
 
-IDK = json.loads((FOLDER / "demo_idk.json").read_text())
+IDK = json.loads((OF_TRAITS / "demo_idk.json").read_text())
 HOW = "--judge idk --rollouts 1 --max-new-tokens 8 --positions last_prompt"
 CROSS = "cross --model demo/full --trait declines.json,wavers.json --judge idk"
 BRIEF = "--set rollouts=1 --set max-new-tokens=8 --set positions=last_prompt"

@@ -10,8 +10,9 @@ from support.judge_server import JudgeStub
 
 from lensaudit.cli.main import run
 from lensaudit.files import write_json
+from lensaudit.judge.prompts import OF_TRAITS
 from lensaudit.steer import asking as room
-from lensaudit.steer.trait import FOLDER, question_hash
+from lensaudit.steer.trait import question_hash
 
 ASK = (
     "--model demo/full --trait demo_idk --positions last_prompt --questions 6 --rollouts 1 "
@@ -200,7 +201,7 @@ def test_bad_input_is_one_line_before_any_work(vectors, tmp_path, capsys, more, 
 
 
 def test_the_entity_judge_looks_for_the_entity_of_each_question(vectors, tmp_path):
-    trait = json.loads((FOLDER / "demo_idk.json").read_text())
+    trait = json.loads((OF_TRAITS / "demo_idk.json").read_text())
     entities = [f"nothing {at}" for at in range(len(trait["questions"]))]
     write_json(tmp_path / "own.json", trait | {"entities": entities})
     more = ["--trait", tmp_path / "own.json", "--questions", "2"]
