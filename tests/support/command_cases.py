@@ -5,8 +5,8 @@ import shutil
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from lensaudit.judge.prompts import OF_TRAITS as TRAIT_FILES
 from lensaudit.results.manifest import signed
-from lensaudit.steer.trait import FOLDER as TRAIT_FILES
 from support.command_golden import Case
 
 ENVIRONMENT = {"LENSAUDIT_MODELS": "fetched", "COLUMNS": "400"}
