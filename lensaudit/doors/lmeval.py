@@ -2,7 +2,7 @@
 
 The harness (EleutherAI/lm-evaluation-harness, package `lm-eval`) is optional and imported when it
 is called; it is given the model in memory and every argument. What of open-unlearning's wrapper
-is done otherwise, and why, is in docs/general-ability.md.
+is done otherwise, and why, is in docs/evidence/lm-eval.md.
 """
 
 import contextlib
