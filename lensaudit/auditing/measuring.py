@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from lensaudit.auditing.calls import patched
 from lensaudit.auditing.evaluate import evaluate_into
-from lensaudit.auditing.patch import patch_into
 from lensaudit.auditing.question import KNOW, PATCH
 from lensaudit.auditing.result import PatchResult
 from lensaudit.auditing.settings import EvaluateSettings
@@ -97,7 +97,7 @@ def measure(
             failed(name, "know", error)
     if steps.patch is not None:
         place = depths_in or folder / PATCH
-        found.depths = patch_into(names, steps.patch, place, notice=notice, progress=progress)
+        found.depths = patched(names, steps.patch, place, notice=notice, progress=progress)
     for model, asked, place in steps.evaluations:
         log = asked.retain_log
         if log is not None and not Path(log).exists():  # the retain model's evaluation failed

@@ -310,7 +310,7 @@ def _now(folder: Path) -> float:
 
 
 RESULT = "result.json"
-SCHEMA = 1
+SCHEMA = 2
 PARTS = ("eval", "patch", "know")
 """Folders of a unit: one for each question."""
 _SCRATCH = ("checkpoint", "registry.json", "eval/passes", "eval/retain")

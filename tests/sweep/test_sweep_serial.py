@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 from support.agreement import agreed
-from support.sweep_helpers import METRICS, command, rows_of
+from support.sweep_helpers import METRICS, command, rows_of, values_of
 from support.tolerance import NATS
 
 from lensaudit.meta.reading import read_values
@@ -27,8 +27,7 @@ def test_a_unit_holds_what_the_commands_give(swept, tmp_path):
     given = f"--model demo/npo --retain demo/retain --retain-log {retain_log} {metrics} {few}"
     command(f"eval {given} --out {tmp_path / 'eval'}")
     alone = json.loads((tmp_path / "eval" / "TOFU_SUMMARY.json").read_text())
-    values = {name: one["value"] for name, one in result(swept, "demo/npo")["values"].items()}
-    assert values == pytest.approx(alone, abs=1e-5)
+    assert values_of(swept, "demo/npo") == pytest.approx(alone, abs=1e-5)
     command(f"patch --source demo/npo {few} --out {tmp_path / 'patch'}")
     folder = swept / "units" / result(swept, "demo/npo")["unit"] / "patch"
     for name in ("results.jsonl", "summary.json"):
@@ -41,9 +40,9 @@ def numbers(text: str) -> list[float]:
 
 
 def test_calibration_reads_0_and_1(swept):
-    assert result(swept, "demo/full")["values"]["uds"]["value"] == pytest.approx(0, abs=NATS)
-    assert result(swept, "demo/retain")["values"]["uds"]["value"] == 1
-    assert result(swept, "demo/retain")["values"]["privleak"]["value"] == 0
+    assert values_of(swept, "demo/full")["uds"] == pytest.approx(0, abs=NATS)
+    assert values_of(swept, "demo/retain")["uds"] == 1
+    assert values_of(swept, "demo/retain")["privleak"] == 0
 
 
 def test_page_terminal_and_gate_agree_and_count_no_rounded_retain_model(swept, tmp_path):
@@ -91,7 +90,7 @@ def test_the_parquet_table_is_the_same(collected):
 def test_meta_and_report_read_the_collected_folder(swept, collected, tmp_path):
     values = read_values([collected / "base"])
     assert set(values.rows) == {"demo/retain", "demo/full", "demo/npo"}
-    wanted = result(swept, "demo/npo")["values"]["uds"]["value"]
+    wanted = values_of(swept, "demo/npo")["uds"]
     assert values.rows["demo/npo"]["uds"] == wanted
     page = tmp_path / "page.html"
     assert command("report", collected / "base", "-o", page) == 0
@@ -132,8 +131,8 @@ def test_the_log_says_who_did_a_unit(swept):
 
 def test_an_attacked_anchor_is_measured_against_the_unattacked_one(swept):
     base, after = result(swept, "demo/retain"), result(swept, "demo/retain (nf4)")
-    assert base["values"]["uds"]["value"] == 1
-    assert 0.5 < after["values"]["uds"]["value"] < 1
+    assert values_of(swept, "demo/retain")["uds"] == 1
+    assert 0.5 < values_of(swept, "demo/retain (nf4)")["uds"] < 1
     folder = swept / "units" / after["unit"]
     manifest = json.loads((folder / "eval" / "manifest.json").read_text())
     assert manifest["inputs"]["model"] == {"name": "demo/retain", "weights": after["weights"]}
