@@ -1,5 +1,8 @@
 """What is released: wheel and sdist, built, installed apart from the checkout; and its demo."""
 
+import contextlib
+import functools
+import io
 import json
 import os
 import re
@@ -18,6 +21,11 @@ from support.tolerance import NATS
 
 import lensaudit
 from experiments.by_hand import uds as uds_by_hand
+from lensaudit.association import demo as asked
+from lensaudit.auditing.settings import EvaluateSettings
+from lensaudit.cli.main import run
+from lensaudit.models.registry import load_registry
+from lensaudit.patching.settings import PatchSettings
 
 AUDITED = {"demo/masked_upper", "demo/never", "demo/full", "demo/retain"}
 """One that hides, one that never saw the facts, the anchors; the golden `demo` has the others."""
@@ -70,35 +78,45 @@ def installed(built, tmp_path_factory):
         return started(str(python.with_name("lensaudit")), *arguments)
 
     run.program = lambda text, *words: started(str(python), "-c", text, *words)
-    run.home = place / "env"
+    run.home, run.work = place / "env", place / "work"
     return run
 
 
-DEMO = """
+PROGRAM = """
 import functools, sys
 from lensaudit.association import demo as asked
 from lensaudit.cli.main import run
-audited, limit, out, activations = sys.argv[1:]
-registry = asked.load_registry()
-asked.load_registry = lambda: {name: registry[name] for name in audited.split(",")}
+some = {f"demo/{name}": asked.load_registry()[f"demo/{name}"] for name in ("full", "retain", "npo")}
+asked.load_registry = lambda: some
 for kind in ("PatchSettings", "EvaluateSettings"):
-    setattr(asked, kind, functools.partial(getattr(asked, kind), limit=int(limit)))
-sys.exit(run(["demo", "--out", out, "--activations", activations]))
+    setattr(asked, kind, functools.partial(getattr(asked, kind), limit=5))
+sys.exit(run(["doctor", "--json"]) or run(["demo"]))
 """
-"""The command `demo` on some of its models and rows."""
+"""`lensaudit doctor`, then `lensaudit demo` on one model, its anchors and five rows."""
 
 
 @pytest.fixture(scope="module")
-def demo(installed, tmp_path_factory):
-    """The demo of the wheel: summaries by model, its folders, and what it said."""
-    folder = tmp_path_factory.mktemp("demo")
-    out, activations = folder / "out", folder / "activations"
-    done = installed.program(
-        DEMO, ",".join(sorted(AUDITED)), str(LIMIT), str(out), str(activations)
-    )
+def examined(installed):
+    """What the doctor of the wheel found, and what its demo said."""
+    done = installed.program(PROGRAM)
     assert done.returncode == 0, done.stderr
+    found, _, said = done.stdout.partition("\n")
+    return json.loads(found)["checks"], said
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory):
+    """Summaries of the demo by model, its folders, and what it said."""
+    folder, said = tmp_path_factory.mktemp("demo"), io.StringIO()
+    out, activations = folder / "out", folder / "activations"
+    some = {name: one for name, one in load_registry().items() if name in AUDITED}
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(said):
+        patch.setattr(asked, "load_registry", lambda: some)
+        for kind in (PatchSettings, EvaluateSettings):
+            patch.setattr(asked, kind.__name__, functools.partial(kind, limit=LIMIT))
+        assert run(["demo", "--out", str(out), "--activations", str(activations)]) == 0
     found = {one.parent.name: json.loads(one.read_text()) for one in out.glob("*/summary.json")}
-    return found, out, activations, done.stdout
+    return found, out, activations, said.getvalue()
 
 
 def test_wheel_and_sdist_hold_the_same_package_and_nothing_of_the_tests(built):
@@ -143,10 +161,8 @@ def test_the_wheel_runs_away_from_the_checkout(installed):
     assert "demo/npo" in installed("models").stdout
 
 
-def test_the_doctor_of_the_wheel_finds_all_that_the_wheel_asks_for(built, installed):
-    done = installed("doctor", "--json")
-    assert done.returncode == 0, done.stderr
-    checks = {one["name"]: one["state"] for one in json.loads(done.stdout)["checks"]}
+def test_the_doctor_of_the_wheel_finds_all_that_the_wheel_asks_for(built, examined):
+    checks = {one["name"]: one["state"] for one in examined[0]}
     (wheel,) = built.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         (name,) = (one for one in archive.namelist() if one.endswith(".dist-info/METADATA"))
@@ -154,6 +170,12 @@ def test_the_doctor_of_the_wheel_finds_all_that_the_wheel_asks_for(built, instal
     asked = re.findall(r"^Requires-Dist: ([\w.-]+)(?!.*extra ==)", metadata, re.M)
     assert len(asked) > 20
     assert {checks[one] for one in (*asked, "bridge on demo/full")} == {"ok"}
+
+
+def test_the_demo_of_the_wheel_says_its_table_and_writes_its_page(installed, examined):
+    assert re.search(r"^ demo/npo +\S", examined[1], re.M)
+    page = installed.work / examined[1].splitlines()[-1].removeprefix("written: ")
+    assert "demo/npo" in page.read_text()
 
 
 def test_the_planted_truth_is_found(demo):
