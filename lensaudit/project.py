@@ -61,7 +61,7 @@ class Project:
     """Field of a row that is asked."""
     answer: str = "answer"
     group: str = "group"
-    """Field that names the author: what intervals resample."""
+    """Field that names the author; intervals are by author."""
     template: Path | None = None
     device: str | None = None
     dtype: str | None = None

@@ -148,7 +148,7 @@ Retain = Annotated[
 Retains = Annotated[
     str | tuple[str, ...] | None,
     Option(
-        "Model that never saw the forget set; further ones make the noise floor. Repeatable. "
+        "Model that never saw the forget set; further ones give the noise floor. Repeatable. "
         "[default: retain]",
         flag="--retain",
         is_a="model",
@@ -179,7 +179,8 @@ DtypeName = Literal["auto", "float32", "bfloat16", "float16"]
 Dtype = Annotated[
     DtypeName,
     Option(
-        "Of weights and activations; auto is float32 on a CPU, bfloat16 on CUDA.", section=MACHINE
+        "Type of weights and activations; auto: float32 on a CPU, bfloat16 on CUDA.",
+        section=MACHINE,
     ),
 ]
 Device = Annotated[str, Option("auto, cpu, cuda, cuda:1 …", section=MACHINE)]
@@ -202,7 +203,12 @@ BatchSize = Annotated[
     ),
 ]
 Memory = Annotated[
-    str, Option("Budget above the weights, e.g. 800M.", expert=True, section=MACHINE)
+    str,
+    Option(
+        "Memory that activations may take beside the weights, e.g. 800M.",
+        expert=True,
+        section=MACHINE,
+    ),
 ]
 MEMORY = "2G"
 AlignName = Literal["auto", "none", "shift", "procrustes", "affine"]
@@ -217,7 +223,7 @@ GENERATED = ("text", "jailbreak", "fluency")
 Holdout = Annotated[
     Place | None,
     Option(
-        "Own rows no model saw, for membership attacks.",
+        "Your rows that no model saw, for membership attacks.",
         is_a="file",
         needs=(Needs("metrics", reads=("holdout",)),),
     ),
@@ -225,7 +231,7 @@ Holdout = Annotated[
 RetainSet = Annotated[
     Place | None,
     Option(
-        "Own rows that should be kept.",
+        "Your rows that the model should still know.",
         flag="--kept",
         old="--retain-data",
         is_a="file",
@@ -280,7 +286,7 @@ MLP adds to it; the stream between them; all heads' outputs before the output pr
 Positions = Literal["span", "all"]
 """What of a residual stream is cached: the positions that are read, or every token."""
 Suite = Literal["tofu", "muse"]
-"""Which questions are asked."""
+"""Benchmark whose questions are asked."""
 MaskConvention = Literal["true", "upstream"]
 """`true`: every real token is attended to. `upstream`: id ≠ pad, so that where pad = end-of-turn
 each real end-of-turn is masked as well (open-unlearning issue #128)."""
@@ -424,7 +430,7 @@ class NeutralRows:
     validity_data: Annotated[
         Place | None,
         Option(
-            "Rows the source should still know: can full read it at all? "
+            "Rows that the source should still know: they show whether full can read it. "
             "[default: the forget set's retain rows]",
             is_a="file",
             expert=True,
@@ -441,7 +447,7 @@ class PatchGroups(ScoreFiles, Machine, NeutralRows, Rows, Models):
     retain: Annotated[
         str | tuple[str, ...] | None,
         Option(
-            "Model that never saw the forget set; further ones make the noise floor. Repeatable. "
+            "Model that never saw the forget set; further ones give the noise floor. Repeatable. "
             "none: there is none, so full's own stream of another question stands in, which may "
             "show that facts are hidden and nothing else. [default: retain; none for own folders]",
             flag="--retain",
@@ -500,7 +506,7 @@ class Questions(Rows):
         ),
     ] = None
     attn: Attention = "eager"
-    suite: Annotated[Suite, Option("Which questions are asked.")] = "tofu"
+    suite: Annotated[Suite, Option("Benchmark whose questions are asked.")] = "tofu"
     data: Annotated[
         str | None,
         Option(
@@ -517,7 +523,7 @@ class Questions(Rows):
     ] = None
     holdout: Holdout = None
     retain_set: RetainSet = None
-    question_key: Annotated[str, Option("Field that is asked.", expert=True)] = "question"
+    question_key: Annotated[str, Option("Field that holds the question.", expert=True)] = "question"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -58,7 +58,7 @@ class KnowSettings(Replaces, EndpointAccess, Names, Rows, Precision, Caches):
         ),
     ] = ()
     placebos: Annotated[
-        int, Option("Further values of the same kind beside those of the subjects.", least=0)
+        int, Option("Further values of the same kind, beside those of the subjects.", least=0)
     ] = 32
     retain_data: Annotated[
         Place | None,
@@ -81,7 +81,9 @@ class KnowSettings(Replaces, EndpointAccess, Names, Rows, Precision, Caches):
             none="auto",
         ),
     ] = None
-    samples: Annotated[int, Option("Answers to a prompt, where they are sampled.", least=1)] = 32
+    samples: Annotated[
+        int, Option("Answers to each prompt, where answers are sampled.", least=1)
+    ] = 32
     answer_tokens: Annotated[
         int | None,
         Option(

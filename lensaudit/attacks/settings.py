@@ -60,11 +60,13 @@ class RelearnSettings(Replaces, Caches, Precision, Anchors):
         bool,
         Option("Score the model and retain before and after; without --out no checkpoint is kept."),
     ] = False
-    epochs: Annotated[float, Option("Passes over the rows.", above=0)] = 1.0
+    epochs: Annotated[float, Option("Training passes over the rows.", above=0)] = 1.0
     lr: Annotated[
         float | None,
         Option(
-            "Peak. [default: 2e-5; 1e-3 for demo/… models; ten times that with --lora]", above=0
+            "Peak learning rate. [default: 2e-5; 1e-3 for demo/… models; ten times that with "
+            "--lora]",
+            above=0,
         ),
     ] = None
     batch_size: Count = BATCH_SIZE
@@ -138,7 +140,7 @@ class RoundSettings(Replaces, Names):
     out: Checkpoint
     engine: Annotated[
         Literal["auto", "torch", "bitsandbytes"],
-        Option("What rounds; the numbers are the same.", expert=True),
+        Option("Library that rounds; the numbers are the same.", expert=True),
     ] = "auto"
     store: Stored = "same"
     device: Device = "auto"
@@ -157,9 +159,10 @@ EpochRule = Literal["max", "final"]
 """Any epoch, as in the paper; the last one, as in the upstream fork."""
 Policy = Literal["refuse", "drop", "keep"]
 
-Selected = Annotated[Selection, Option("Which learning rate and epoch speak for a sweep.")]
+Selected = Annotated[Selection, Option("Rule that chooses the learning rate and epoch to report.")]
 Rule = Annotated[
-    EpochRule, Option("Any epoch may speak, or the last only.", flag="--epoch-rule", expert=True)
+    EpochRule,
+    Option("Choose among all epochs, or take the last.", flag="--epoch-rule", expert=True),
 ]
 DATA = (
     "A folder of multiple-choice splits (split_0.jsonl …); or a forget set, split by author: demo, "
@@ -178,18 +181,23 @@ class Cut:
     only: Annotated[
         tuple[str, ...],
         Option(
-            "Splits of a folder that take part. Repeatable. [default: all]",
+            "Use only these splits of the folder. Repeatable. [default: all]",
             metavar="SPLIT",
             expert=True,
         ),
     ] = ()
     rows_per_author: Annotated[
-        int | None, Option("For rows that name no author; TOFU: 20.", least=1, rare="set")
+        int | None,
+        Option(
+            "Rows in turn that count as one author, where rows name none; TOFU: 20.",
+            least=1,
+            rare="set",
+        ),
     ] = None
     n_splits: Annotated[
         int, Option("Splits that a forget set is cut into.", flag="--splits", least=2)
     ] = SPLITS
-    seed: Annotated[int, Option("Of authors, choices and the data order.", least=0)] = 0
+    seed: Annotated[int, Option("Seed of authors, choices and the data order.", least=0)] = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,7 +216,7 @@ class StudySettings(Names):
     original: Annotated[
         str | None,
         Option(
-            "Before unlearning (0, C). [default: full, or demo/full]",
+            "Model before unlearning (0, C). [default: full, or demo/full]",
             flag="--full",
             is_a="model",
         ),
@@ -216,30 +224,36 @@ class StudySettings(Names):
     control: Annotated[
         str | None,
         Option(
-            "Never saw the facts (N). [default: retain, or demo/retain]",
+            "Model that never saw the facts (N). [default: retain, or demo/retain]",
             flag="--retain",
             is_a="model",
         ),
     ] = None
-    no_control: Annotated[bool, Option("Do without the floor.")] = False
+    no_control: Annotated[bool, Option("Do without the model that never saw the facts.")] = False
     data: Annotated[
         str | None,
         Option(f"{DATA} [default: forget10; demo for demo/… models]", metavar="NAME|PATH"),
     ] = None
     cut: Cut = Cut()
-    defects: Annotated[Policy, Option("Ambiguous, repeated or leaking items.", expert=True)] = (
-        "refuse"
-    )
+    defects: Annotated[
+        Policy, Option("What happens to ambiguous, repeated or leaking items.", expert=True)
+    ] = "refuse"
     v_runs: Annotated[int, Option("Splits held out in turn.", least=1)] = SPLITS
     """Upstream's number of V runs too."""
     hold_out: Annotated[
-        tuple[str, ...], Option("Name them instead. Repeatable.", metavar="SPLIT", expert=True)
+        tuple[str, ...],
+        Option(
+            "A split that is held out, named instead of drawn. Repeatable.",
+            metavar="SPLIT",
+            expert=True,
+        ),
     ] = ()
-    eval_seed: Annotated[int, Option("Draws the splits held out.", expert=True)] = 0
+    eval_seed: Annotated[int, Option("Seed that draws the splits held out.", expert=True)] = 0
     readout: Annotated[
         Readout | None,
         Option(
-            "What selects and is reported; the other is logged. [default: letter; answer for "
+            "Accuracy that selects an epoch and is reported; the other is logged. [default: "
+            "letter; answer for "
             "models of the embedded family, or where letters are no single tokens]"
         ),
     ] = None
@@ -269,7 +283,7 @@ class StudySettings(Names):
     match_readout: Annotated[
         bool,
         Option(
-            "Before retraining put exchanged rows of the readout back, known by the original's.",
+            "Before retraining, put exchanged rows of the readout back in the original's order.",
             expert=True,
         ),
     ] = False
@@ -338,19 +352,20 @@ class EffortSettings(Precision, Rows, Models):
     section: ClassVar[Section] = "Training"
     arms: Annotated[
         tuple[Arm, ...],
-        Option("Rows that are trained on. Repeatable. [default: T neutral]", flag="--arm"),
+        Option("Kind of rows to train on. Repeatable. [default: T neutral]", flag="--arm"),
     ] = ()
     weights: Annotated[
-        Literal["full"] | None, Option("All weights move. [default, without --lora]")
+        Literal["full"] | None, Option("Train all weights. [default, without --lora]")
     ] = None
     lora: Annotated[
         str | None,
-        Option("Low-rank adapters move instead; the best rank is chosen.", metavar="RANK[,RANK]"),
+        Option("Train low-rank adapters instead; the best rank is chosen.", metavar="RANK[,RANK]"),
     ] = None
     retain: Annotated[
         tuple[str, ...],
         Option(
-            "Model that never saw the forget set. Repeatable: their mean. [default: retain]",
+            "Model that never saw the forget set; of several the mean counts. Repeatable. "
+            "[default: retain]",
             is_a="model",
         ),
     ] = ()
@@ -361,7 +376,7 @@ class EffortSettings(Precision, Rows, Models):
     retain_data: Annotated[
         str | None,
         Option(
-            "Rows of arms retain and syntax. [default: those of the set]",
+            "Rows of the arms retain and syntax. [default: those of the set]",
             flag="--kept",
             old="--retain-data",
             metavar="NAME|FILE",
@@ -371,17 +386,23 @@ class EffortSettings(Precision, Rows, Models):
     neutral_data: Annotated[
         Place | None,
         Option(
-            "Rows or a .txt of arm neutral. [default: those of the set]",
+            "Rows, or a .txt, of the arm neutral. [default: those of the set]",
             is_a="file",
             expert=True,
             needs=(Needs("arms", one_of=("neutral", ())),),
         ),
     ] = None
     rows_per_author: Annotated[
-        int | None, Option("For rows that name no author; TOFU: 20.", least=1, rare="set")
+        int | None,
+        Option(
+            "Rows in turn that count as one author, where rows name none; TOFU: 20.",
+            least=1,
+            rare="set",
+        ),
     ] = None
     splits: Annotated[
-        int, Option("Parts of whole authors; each is held out while T is the others.", least=2)
+        int,
+        Option("Parts of whole authors; each is held out once while the others are T.", least=2),
     ] = 2
     readout: Annotated[
         FactReadout | None,
@@ -391,12 +412,17 @@ class EffortSettings(Precision, Rows, Models):
     ] = None
     defects: Annotated[
         Policy,
-        Option("Ambiguous, repeated or leaking facts, entities shared by T and V.", expert=True),
+        Option(
+            "What happens to ambiguous, repeated or leaking facts, and to entities that T and V "
+            "share.",
+            expert=True,
+        ),
     ] = "refuse"
     steps: Annotated[
-        int, Option("Longest attack, optimiser steps; read after 1, 2, 4 ….", least=1)
+        int,
+        Option("Optimiser steps of the longest attack; facts are read after 1, 2, 4 ….", least=1),
     ] = 256
-    rows: Annotated[int, Option("Rows per step.", least=1)] = 4
+    rows: Annotated[int, Option("Training rows per step.", least=1)] = 4
     """As in `rtt`."""
     lrs: Annotated[
         tuple[float, ...],
@@ -412,7 +438,7 @@ class EffortSettings(Precision, Rows, Models):
     workers: Annotated[
         int | None,
         Option(
-            "Processes. [default: a core each on a CPU, as memory allows; else 1]",
+            "Processes at once. [default: a core each on a CPU, as memory allows; else 1]",
             least=1,
             expert=True,
         ),
@@ -443,7 +469,7 @@ class WorstSettings(ControlArm):
     tier: Annotated[
         Literal["cheap", "full"],
         Option(
-            "Seconds to minutes an attack, or relearning and patched probes too.",
+            "Which attacks: those of seconds to minutes, or relearning and patched probes too.",
             needs=(Needs("attack", one_of=((),)),),
         ),
     ] = "cheap"
@@ -457,12 +483,16 @@ class SampleSettings(ControlArm):
 
     needs: ClassVar = {"full": (Needs("source", own=True),)}  # of others it is known
 
-    n: Annotated[int, Option("Per fact and setting.", flag="--samples", least=2)] = 64
+    n: Annotated[int, Option("Answers per fact and setting.", flag="--samples", least=2)] = 64
     k: Annotated[tuple[int, ...], Option("Leak@k. Repeatable. [default: 1, 8, 64]", least=1)] = ()
     temperature: Annotated[tuple[float, ...], Option("Repeatable. [default: 1]", above=0)] = ()
     top_p: Annotated[
         tuple[float, ...],
-        Option("Share of the distribution drawn from. Repeatable. [default: 1]", above=0, most=1),
+        Option(
+            "Nucleus: share of the distribution that is drawn from. Repeatable. [default: 1]",
+            above=0,
+            most=1,
+        ),
     ] = ()
     think: Annotated[
         Think | None,

@@ -84,7 +84,7 @@ class EvaluateSettings(ScoreFiles, NeutralRows, AnswerGroups):
     metrics: Annotated[
         tuple[str, ...],
         Option(
-            "Only this one and its needs; NAME:key=value sets an option of it. Repeatable.",
+            "Only this metric and those it needs; NAME:key=value sets an option. Repeatable.",
             flag="--metric",
         ),
     ] = ()

@@ -105,7 +105,8 @@ def as_all(command: click.Command, path: str) -> click.Command:
         is_eager=True,
         expose_value=False,
         callback=lambda ctx, _, value: _use(ctx, path, value),
-        help=f"Names models and rows once. [default: {FILE} here or above; {NONE}: without]",
+        help=f"Project file that names your models and rows. "
+        f"[default: {FILE} here or above; {NONE}: no file]",
     )
     command.params.append(option)
     if command.callback is not None:

@@ -52,7 +52,7 @@ def init(folder: Path, force: bool, as_json: bool, dry_run: bool) -> None:
     """Write lensaudit.toml for the models and rows in FOLDER, and check it.
 
     Roles come from manifests, the registry and folder names, fields from the rows themselves. What
-    nobody tells is a comment to fill in; on a terminal it is asked for.
+    it cannot work out, it asks on a terminal, or leaves as a comment for you.
     """
     file = folder / FILE
     if file.exists() and not (force or dry_run):
@@ -238,8 +238,8 @@ def models(context: click.Context, role: Role | None, registry: Path | None, as_
     """List model names and what they resolve to.
 
     `organisation/name[@revision]` on the Hub and folders work too, without a name here. Published
-    names are listed from the papers' grids; whether each is still on the Hub is seen when it is
-    fetched.
+    names are listed from the papers' grids; whether one is still on the Hub shows
+    when it is fetched.
     """
     if context.invoked_subcommand is not None:
         return
@@ -314,7 +314,7 @@ def doctor(settings: CheckupSettings, as_json: bool) -> None:
 
 @click.group("data")
 def data_command() -> None:
-    """Data sets of others: convert."""
+    """Convert published data sets."""
 
 
 @data_command.command()
@@ -326,7 +326,7 @@ def convert(settings: ConvertSettings, force: bool, as_json: bool) -> None:
     """Make rows for --data of the FILES of a published SET, your own copy.
 
     SET is tofu, muse, wmdp, rwku, lume, pistol, knowundo or elude; files are JSON lists or JSONL.
-    What a file's rows are for is told by its name (retain…, neighbor…: to keep). Rows to keep go to
+    A file's name says what its rows are for (retain…, neighbor…: to keep). Rows to keep go to
     a file of their own. What is left out is counted by reason; rows without a span are for
     `lensaudit annotate`.
     """
@@ -349,8 +349,12 @@ def convert(settings: ConvertSettings, force: bool, as_json: bool) -> None:
 @click.command()
 @click.argument("tool", type=click.Choice(["open-unlearning"]))
 @click.argument("checkout", metavar="PATH", type=click.Path(path_type=Path))
-@click.option("--remove", cls=SettingOption, typed=True, is_flag=True, help="Undo it, exactly.")
-@click.option("--yes", cls=SettingOption, typed=True, is_flag=True, help="Do not ask.")
+@click.option(
+    "--remove", cls=SettingOption, typed=True, is_flag=True, help="Undo the change, exactly."
+)
+@click.option(
+    "--yes", cls=SettingOption, typed=True, is_flag=True, help="Do not ask before writing."
+)
 def connect(tool: str, checkout: Path, remove: bool, yes: bool) -> None:
     """Make lensaudit an evaluator of the open-unlearning checkout at PATH.
 

@@ -62,7 +62,7 @@ class ConvertSettings:
     forget: Annotated[
         tuple[str, ...],
         Option(
-            "Author, subject or edge that is to be forgotten; all others are to be kept. "
+            "Author, subject or edge to forget; all others are to be kept. "
             "Repeatable. [default: as the files' names say]"
         ),
     ] = ()

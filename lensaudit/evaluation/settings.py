@@ -14,7 +14,9 @@ class HarnessSettings(Precision, Names):
     model: Annotated[str, Option("Name, Hub id[@revision], folder or base+adapter.", is_a="model")]
     tasks: Annotated[
         str,
-        Option("Names with commas; a .yaml file that lists names and whole tasks.", commas=True),
+        Option(
+            "Task names with commas, or a .yaml file that lists names and whole tasks.", commas=True
+        ),
     ]
     include: Annotated[
         Path | None, Option("Folder of own task files (YAML).", is_a="folder", typed=True)
@@ -27,10 +29,11 @@ class HarnessSettings(Precision, Names):
     fewshot_as_multiturn: Annotated[bool, Option("Few-shot examples as turns.", rare="set")] = False
     system_instruction: Annotated[str | None, Option("System text.", rare="set")] = None
     gen_kwargs: Annotated[
-        str | None, Option("For generations: max_gen_toks=32,temperature=0.", rare="set")
+        str | None,
+        Option("Arguments of generations, e.g. max_gen_toks=32,temperature=0.", rare="set"),
     ] = None
     max_length: Annotated[
-        int | None, Option("Context. [default: the model's]", least=1, rare="set")
+        int | None, Option("Longest context in tokens. [default: the model's]", least=1, rare="set")
     ] = None
     seed: Seed = 1234
     """Of few-shot examples and of everything drawn; the harness's own for few-shot examples."""
@@ -43,12 +46,14 @@ class HarnessSettings(Precision, Names):
             metavar="VECTOR",
         ),
     ] = None
-    coefficient: Annotated[float, Option("Of --steer.")] = 1.0
+    coefficient: Annotated[float, Option("Factor of the vector of --steer.")] = 1.0
     ablate: Annotated[bool, Option("Remove the direction of --steer instead.")] = False
     limit: Limit = None
     attn: Attention = "eager"
     out: Annotated[Path | None, Option("[default: experiments/out/<model>-lm-eval]")] = None
-    fresh: Annotated[bool, Option("Run tasks again that are in --out.", section="Output")] = False
+    fresh: Annotated[
+        bool, Option("Run tasks again that --out holds already.", section="Output")
+    ] = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +77,7 @@ class AnnotationSettings(Precision, Names):
     ] = None
     page: Annotated[
         bool,
-        Option("Also a page beside --out, .page.html, to move spans by clicks or keys."),
+        Option("Also write a page beside --out, .page.html, to move spans by clicks or keys."),
     ] = False
     model: Annotated[
         str | None,
@@ -99,14 +104,15 @@ class AnnotationSettings(Precision, Names):
     entity_from: Annotated[
         Literal["answer", "full"],
         Option(
-            "Whose words are the fact: the row's answer, or what --model says after the prefix.",
+            "Where the entity is taken from: the row's answer, or what --model says after the "
+            "prefix.",
             needs=(Needs("never"),),
             expert=True,
         ),
     ] = "answer"
-    question_key: Annotated[str, Option("Field that is asked.")] = "question"
-    answer_key: Annotated[str, Option("Field that answers.")] = "answer"
-    group_key: Annotated[str, Option("Field that names the author: what intervals resample.")] = (
+    question_key: Annotated[str, Option("Field that holds the question.")] = "question"
+    answer_key: Annotated[str, Option("Field that holds the answer.")] = "answer"
+    group_key: Annotated[str, Option("Field that names the author; intervals are by author.")] = (
         "group"
     )
 

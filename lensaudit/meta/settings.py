@@ -19,8 +19,10 @@ Metrics = Annotated[
         metavar="NAME",
     ),
 ]
-NoFluency = Annotated[bool, Option("Utility is the model utility alone: nothing was rated.")]
-Run = Annotated[bool, Option("Measure what results lack. Without results: always.", typed=True)]
+NoFluency = Annotated[bool, Option("Utility is model utility alone, where no fluency was rated.")]
+Run = Annotated[
+    bool, Option("Measure what --results lack. Without results everything is measured.", typed=True)
+]
 Out = Annotated[Path, Option()]
 OUT = Path("experiments/out/meta")
 MEASURING = AnswerGroups()
@@ -83,16 +85,20 @@ class RobustnessSettings:
     thresholds: Annotated[
         str | None,
         Option(
-            "Thresholds of the model filter: faithfulness.json, or the printed ones.",
+            "Thresholds of the model filter: a faithfulness.json, or `published`.",
             flag="--faithfulness",
             metavar="FILE|published",
         ),
     ] = None
     form: Annotated[
-        Form, Option("Of the paper; one-sided, before/after; one-sided, after/before.")
+        Form, Option("Formula: the paper's; one-sided, before/after; one-sided, after/before.")
     ] = "symmetric"
     by: Annotated[
-        Filter, Option("Use models above utility 0.8 and past the threshold.", flag="--filter")
+        Filter,
+        Option(
+            "Which models are used: those above utility 0.8 and past the threshold.",
+            flag="--filter",
+        ),
     ] = "both"
     metrics: Metrics = ()
     before: Annotated[
@@ -132,9 +138,11 @@ class AggregateSettings:
     """Which results are put together, and against which anchors."""
 
     results: tuple[Path, ...]
-    full: Annotated[str | None, Option("Whose utility is 1. [default: full, or demo/full]")] = None
+    full: Annotated[
+        str | None, Option("Model whose utility is 1. [default: full, or demo/full]")
+    ] = None
     retain: Annotated[
-        str | None, Option("Whose attack AUCs s_MIA is made with. [default: retain]")
+        str | None, Option("Model whose attack AUCs s_MIA is computed with. [default: retain]")
     ] = None
     no_fluency: NoFluency = False
     out: Annotated[Path | None, Option("Folder for aggregate.json and aggregate.csv.")] = None

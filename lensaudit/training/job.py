@@ -62,7 +62,7 @@ class UnlearnJob(TrainingJob):
 
     @property
     def formats(self) -> tuple[Format, ...]:
-        """How rows are written."""
+        """Form of the training rows."""
         return formats_of(self.settings.formats, self.settings.model)
 
     @property

@@ -54,7 +54,7 @@ class Hyper:
     retain_loss: Literal["nll", "kl"] = "nll"
     """The retain term; RMU has its own."""
     control_seed: int = 0
-    """RMU: draws the control vector."""
+    """RMU: seed of the control vector."""
 
     @property
     def keeps(self) -> bool:

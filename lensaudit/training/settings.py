@@ -30,7 +30,7 @@ WeightDecay = Annotated[float, Option(least=0, rare="set")]
 MaxGradNorm = Annotated[float, Option(above=0, rare="set")]
 Written = Annotated[
     Formats | None,
-    Option("How rows are written. [default: chat; both for demo/… models]", flag="--format"),
+    Option("Form of the training rows. [default: chat; both for demo/… models]", flag="--format"),
 ]
 SaveEvery = Annotated[
     int | None,
@@ -59,7 +59,9 @@ Autocast = Annotated[
         expert=True,
     ),
 ]
-Trainable = Annotated[str, Option("Pattern of parameter names; the others stay.", expert=True)]
+Trainable = Annotated[
+    str, Option("Train only parameters whose names match this pattern.", expert=True)
+]
 
 BATCH_SIZE = 8
 N_ACCUMULATE = 4
@@ -108,7 +110,8 @@ class UnlearnSettings(Replaces, Names):
     lr: Annotated[
         float | None,
         Option(
-            "Peak. [default: the method's; 5e-4 for demo/… models; ten times that with --lora]",
+            "Peak learning rate. [default: the method's; 5e-4 for demo/… models; ten times that "
+            "with --lora]",
             above=0,
         ),
     ] = None
@@ -138,16 +141,16 @@ class UnlearnSettings(Replaces, Names):
         int | None, Option("CEU: answer tokens left alone.", least=0, rare="constant")
     ] = None
     layer: Annotated[
-        int | None, Option("RMU: whose output is steered, from 0.", rare="constant")
+        int | None, Option("RMU: layer whose output is steered, from 0.", rare="constant")
     ] = None
     strength: Annotated[
         float | None, Option("RMU: length of the control vector.", rare="constant")
     ] = None
     control_seed: Annotated[
-        int | None, Option("RMU: draws the control vector.", rare="constant")
+        int | None, Option("RMU: seed of the control vector.", rare="constant")
     ] = None
     epsilon: Annotated[
-        float | None, Option("PDU: retain loss that is allowed, nats per token.", rare="constant")
+        float | None, Option("PDU: highest retain loss allowed, nats per token.", rare="constant")
     ] = None
     dual_step: Annotated[
         float | None, Option("PDU: how fast its multiplier moves.", rare="constant")

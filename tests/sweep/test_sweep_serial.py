@@ -12,6 +12,7 @@ from support.tolerance import NATS
 from lensaudit.meta.reading import read_values
 from lensaudit.sweep.attempts import finished
 from lensaudit.sweep.plan import read_plan
+from lensaudit.verdict.decide import WORDS
 
 
 def result(root, name):
@@ -50,8 +51,18 @@ def test_page_terminal_and_gate_agree_and_count_no_rounded_retain_model(swept, t
     shutil.copytree(swept / "units", tmp_path / "sweep" / "units")
     shutil.copy(swept / "plan.json", tmp_path / "sweep")
     assert command("sweep", "collect", tmp_path / "sweep") == 0
-    words = agreed(tmp_path, tmp_path / "sweep" / "results")
+    results = tmp_path / "sweep" / "results"
+    words = agreed(tmp_path, results)
     assert words.keys() == {"demo/npo · base", "demo/npo · nf4"}
+    # the collection, and what is exported of it, have the same codes
+    told = json.loads((results / "verdicts.json").read_text())
+    codes = {f"demo/npo · {one['variant']}": one["code"] for one in told}
+    assert {label: WORDS[code][0] for label, code in codes.items()} == words
+    assert command("export", results, "--to", "eee", "--out", tmp_path / "eee") == 0
+    files = [path.read_text() for path in (tmp_path / "eee").rglob("*.json")]
+    exported = [code for text in files for code in re.findall(r'"verdict": "(\w+)"', text)]
+    assert sorted(set(exported)) == sorted(set(codes.values()))
+    assert len(files) == len(codes)
 
 
 def test_running_again_does_nothing(swept, capsys):
