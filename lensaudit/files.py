@@ -213,12 +213,6 @@ def check_output(path: Path, *, ours: Callable[[bytes], bool], force: bool = Fal
         )
 
 
-def user_cache() -> Path:
-    """`lensaudit/` in the user's cache folder."""
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return Path(os.path.expanduser(base)) / "lensaudit"
-
-
 def make_folder(folder: Path) -> Path:
     """Create `folder` and check that it can be written, before any work.
 
@@ -361,8 +355,7 @@ def write_json(path: Path, value: Any) -> Path:
 
 def json_bytes(value: Any) -> bytes:
     """As `write_json` writes it."""
-    text = json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False)
-    return _utf8(text + "\n")
+    return _utf8(json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
 
 
 def write_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> Path:
@@ -371,8 +364,9 @@ def write_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> Path:
 
 
 def _lines(rows: Iterable[Mapping[str, Any]]) -> bytes:
-    texts = (json.dumps(row, allow_nan=False, ensure_ascii=False) for row in rows)
-    return b"".join(_utf8(text + "\n") for text in texts)
+    return b"".join(
+        _utf8(json.dumps(row, allow_nan=False, ensure_ascii=False) + "\n") for row in rows
+    )
 
 
 def _utf8(json_text: str) -> bytes:
@@ -388,8 +382,7 @@ def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) 
     """Comma-separated, written atomically; text that a spreadsheet would run is quoted with '."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows([_cell(value) for value in row] for row in rows)
+    writer.writerows([header, *([_cell(value) for value in row] for row in rows)])
     return _keep_or_write(path, _utf8(buffer.getvalue()))
 
 
