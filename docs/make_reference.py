@@ -17,7 +17,8 @@ from lensaudit.cli.main import COMMANDS, cli
 from lensaudit.cli.options import EVERY
 
 DOCS = Path(__file__).resolve().parent
-WIDTH = 100
+WIDTH = 80
+"""Characters of a line of help: what a page shows without scrolling."""
 MODULES = ("lensaudit.doors.frames", "lensaudit.doors.plot")
 """Modules whose functions are public as they are."""
 

@@ -109,7 +109,7 @@ def test_every_option_and_every_public_name_has_its_place(site):
 def test_the_first_page_has_a_picture_a_line_to_install_and_four_doors(site):
     html = (site / "index.html").read_text()
     first = html.partition(">Tutorial<a")[0]
-    assert 'src="img/report.png"' in first
+    assert 'src="img/verdict.png"' in first
     assert "make demo" in re.sub("<[^>]+>", "", first)
     doors = re.findall(r"<td><strong>([^<]+)</strong></td>\n<td>(.*?)</td>", first)
     assert [name for name, _ in doors] == DOORS
