@@ -1,6 +1,6 @@
 """Write docs/notebooks/: the notebooks with what their cells print and draw.
 
-Command: python docs/make_notebooks.py [FOLDER] (two minutes; no network)
+Command: python docs/make_notebooks.py [FOLDER] (three minutes; no network)
 
 Each cell is run in an empty folder; what it prints, its last expression and the pictures it saved
 stand below it. `tests/test_notebooks.py` runs them again and compares.
