@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class OpenedKnow:
-    """Who is asked what, opened and checked."""
+    """A `know` run, opened and checked: the model, the questions and the settings."""
 
     know: "Know"
 
@@ -72,7 +72,7 @@ def known(
     notice: Notice = unheard,
     progress: Tell = unheard,
 ) -> KnowResult:
-    """As `association.run.know_into`; one that is finished is read from its files."""
+    """Run `association.run.know_into`, or read the files of a finished run."""
     usual = usual_place(COMMAND, source, folder)
 
     def made(question: Question) -> tuple[KnowResult, list[Path]]:
@@ -97,7 +97,7 @@ def known(
 def know(
     source: tuple[str, ...], settings: KnowSettings, out: Path | None, progress: Tell
 ) -> Sequence[KnowResult]:
-    """Which values does a model bind to which subjects? Without a model that never knew.
+    """Test which values a model binds to which subjects, without a model that never knew.
 
     As `lensaudit know`: `out` is experiments/out/know-<source>, of several models it holds a folder
     for each; base and forget set are those of the model's family where none is named.
