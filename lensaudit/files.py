@@ -90,7 +90,7 @@ _read: ContextVar[dict[str, Any] | None] = ContextVar("read", default=None)
 
 @contextmanager
 def read_once() -> Iterator[None]:
-    """While the block lasts, what is opened `once` stays as it was read first."""
+    """While the block lasts, a file opened `once` keeps the content that was read first."""
     token = _read.set({})
     try:
         yield
@@ -248,7 +248,7 @@ def write_bytes(path: Path, content: bytes) -> Path:
 
 
 def _keep_or_write(path: Path, content: bytes) -> Path:
-    """As `write_bytes`, but a file that holds this already stays: what says the same is as old."""
+    """Write as `write_bytes` does, but leave a file that holds this content already."""
     with suppress(OSError):
         if path.stat().st_size == len(content) and path.read_bytes() == content:
             return path
@@ -307,8 +307,8 @@ def files_below(folder: Path, ours: Callable[[Path], bool]) -> list[Path]:
     if others:
         more = f" and {len(others) - 5} more" if len(others) > 5 else ""
         raise InputError(
-            f"{folder}: holds {', '.join(others[:5])}{more}, which nothing of ours names; it "
-            "stays as it is: move that away, or delete the folder yourself"
+            f"{folder}: holds {', '.join(others[:5])}{more}, which lensaudit has no record of; "
+            "the folder stays as it is: move them away, or delete it yourself"
         )
     return found
 
@@ -339,7 +339,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def canonical_json(value: Any) -> str:
-    """One spelling per value: sorted keys, no blanks, no NaN. What hashes are taken of."""
+    """JSON in one spelling per value, for hashes: sorted keys, no blanks, no NaN."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
@@ -354,7 +354,7 @@ def write_json(path: Path, value: Any) -> Path:
 
 
 def json_bytes(value: Any) -> bytes:
-    """As `write_json` writes it."""
+    """The bytes that `write_json` writes."""
     return _utf8(json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
 
 

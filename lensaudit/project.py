@@ -202,7 +202,7 @@ def _content(path: Path) -> dict[str, Any]:
 
 
 def annotated_beside(rows: Path) -> Path:
-    """Where the annotated rows of a file go when nobody says.
+    """Default path of the annotated rows of a file.
 
     >>> annotated_beside(Path("data/forget.jsonl")).as_posix()
     'data/forget.annotated.json'

@@ -48,7 +48,7 @@ class Needs:
     address: bool = False
     """It is the address of a server."""
     own: bool = False
-    """It names a model of which nobody here knows `full` and retain."""
+    """It names a model whose `full` and retain models are not known here."""
     never: bool = False
     """It names a model that never saw the facts, or leaves it to the source's family."""
     a_file: bool | None = None
@@ -58,7 +58,7 @@ class Needs:
 
 
 def needing(group: Any, *needs: Needs) -> dict[str, tuple[Needs, ...]]:
-    """The same needs for every field of a group of settings."""
+    """Add the same needs to every field of a group of settings."""
     return {one.name: needs for one in dataclasses.fields(group)}
 
 
@@ -80,7 +80,7 @@ class Option:
     """The word for None, e.g. `auto`."""
     metavar: str | None = None
     variable: str | None = None
-    """Environment variable that stands in for the option."""
+    """Environment variable that is used where the option is not given."""
     expert: bool = False
     """Shown by `--help-all` only."""
     old: str = ""
@@ -100,7 +100,7 @@ class Option:
     """All that must hold for it to act; a record adds some to fields by name in its `needs`."""
 
     def flags(self, name: str) -> list[str]:
-        """As it is typed, where `name` is the field's.
+        """The option as it is typed, for a field called `name`.
 
         >>> Option().flags("max_new_tokens"), Option(flag="-o --out").flags("out")
         (['--max-new-tokens'], ['-o', '--out'])
@@ -119,7 +119,7 @@ class Option:
 
 
 def option_in(hint: Any) -> Option | None:
-    """What a field's type says of its option; the outer words win, as an alias may be said anew."""
+    """The option that a field's type declares; the outermost declaration wins, for aliases."""
     words: tuple[Any, ...] = getattr(hint, "__metadata__", ())
     return next((word for word in reversed(words) if isinstance(word, Option)), None)
 
@@ -258,7 +258,7 @@ Own = Annotated[
 ]
 Where = Literal["all", "prompt", "response", "last_prompt"]
 """Token positions of an intervention."""
-Seed = Annotated[int, Option(least=0)]
+Seed = Annotated[int, Option("Seed of all random draws.", least=0)]
 Ask = Literal["greedy", "none"]
 Think = Literal["empty", "full"]
 """How a model that thinks is asked: after an empty thought, or with its thought opened."""
@@ -308,7 +308,7 @@ TAU = 0.05
 """S1 delta (nats per token) above which a layer counts as encoding the knowledge; compute_uds.py
 default `--delta_threshold`."""
 RESULTS = Path("experiments/out")
-"""Folder of result folders where nobody names another."""
+"""Default folder of result folders."""
 RESULTS_VARIABLE = "LENSAUDIT_OUT"
 """Environment variable that names another; a project file's `out` does for a command."""
 FORGET_SPLIT = "forget10"
@@ -342,14 +342,14 @@ activations_folder = partial(_usual, "LENSAUDIT_ACTIVATIONS", ACTIVATIONS)
 
 
 NO_RETAIN_MODEL = "none"
-"""What `--retain` is told where no model never saw the facts."""
+"""Value of `--retain` where there is no model that never saw the facts."""
 COUNTERFACTUAL = "counterfactual"
 """Anchor, and score, of a run without a retain model: `full`'s own stream of another question."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Names:
-    """Where the names of models are looked up."""
+    """Registry in which names of models are looked up."""
 
     registry: Registry = None
 
@@ -366,14 +366,14 @@ class Models(Names):
 
 @dataclass(frozen=True, kw_only=True)
 class Anchors(Models):
-    """The same where one retain model is enough."""
+    """Anchors, where one retain model is enough."""
 
     retain: Retain = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rows:
-    """Which rows are asked, and how many of them."""
+    """Rows that are asked, and how many of them."""
 
     section: ClassVar[Section] = MODELS
     limit: Limit = None
@@ -406,14 +406,14 @@ class Machine(Precision):
 
 @dataclass(frozen=True, kw_only=True)
 class Caches:
-    """Where activations are kept."""
+    """Folder of the activation caches."""
 
     activations: Activations = field(default_factory=activations_folder)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScoreFiles(Caches):
-    """Where activations and scores are kept, and whether earlier ones count."""
+    """Folder of activations and scores, and whether earlier ones count."""
 
     fresh: Fresh = False
 
@@ -492,7 +492,7 @@ class PatchGroups(ScoreFiles, Machine, NeutralRows, Rows, Models):
 
     @property
     def without_retain(self) -> bool:
-        """Is there no model that never saw the facts?"""
+        """Whether there is no model that never saw the facts."""
         return NO_RETAIN_MODEL in several(self.retain)
 
 
@@ -534,7 +534,7 @@ class Questions(Rows):
     max_new_tokens: Annotated[
         int | None,
         Option(
-            "[default: the suite's]",
+            "Longest generated answer in tokens. [default: the suite's]",
             least=1,
             section="Scoring",
             needs=(Needs("metrics", reads=GENERATED),),
@@ -603,7 +603,7 @@ def path_of(place: Place | None) -> Path | None:
 
 
 def shared(settings: Any, *groups: Any, **own: Any) -> dict[str, Any]:
-    """The values of groups that settings inherit, for another record that inherits them; some anew.
+    """Values of the groups that settings inherit, for another record; some of them replaced.
 
     >>> shared(CheckupSettings(dtype="float16"), Precision)
     {'device': 'auto', 'dtype': 'float16'}

@@ -51,7 +51,7 @@ class Door(Protocol[P, R]):
 
 
 Work = Callable[[tuple[str, ...], S, Path | None, Tell], Sequence[R]]
-"""Names of models, settings, folder of results, who is told -> a result for each model."""
+"""Names of models, settings, folder of results, receiver of remarks -> a result for each model."""
 
 
 _PLAIN = inspect.Parameter.POSITIONAL_OR_KEYWORD

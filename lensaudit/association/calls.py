@@ -29,7 +29,7 @@ notice = logging.getLogger(__name__).warning
 
 @dataclass(frozen=True)
 class OpenedKnow:
-    """Who is asked what, opened and checked."""
+    """A `know` run, opened and checked: the model, the questions and the settings."""
 
     know: "Know"
 
@@ -76,7 +76,7 @@ def known(
     notice: Notice = unheard,
     progress: Tell = unheard,
 ) -> KnowResult:
-    """As `association.run.know_into`; one that is finished is read from its files."""
+    """Run `association.run.know_into`, or read the files of a finished run."""
     usual = usual_place(COMMAND, source, folder)
 
     def made(question: Question) -> tuple[KnowResult, list[Path]]:
@@ -101,7 +101,7 @@ def known(
 def know(
     source: tuple[str, ...], settings: KnowSettings, out: Path | None, progress: Tell
 ) -> Sequence[KnowResult]:
-    """Which values does a model bind to which subjects? Without a model that never knew.
+    """Test which values a model binds to which subjects, without a model that never knew.
 
     As `lensaudit know`: `out` is experiments/out/know-<source>, of several models it holds a folder
     for each; base and forget set are those of the model's family where none is named.

@@ -1,4 +1,4 @@
-"""What may be chosen of the question who has what."""
+"""Settings of `know`."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
@@ -26,7 +26,7 @@ Reading = Literal["logprobs", "samples"]
 
 @dataclass(frozen=True, kw_only=True)
 class KnowSettings(Replaces, EndpointAccess, Names, Rows, Precision, Caches):
-    """How values and subjects are compared."""
+    """A run of `know`: readers, values and controls."""
 
     rare: ClassVar = OF_THE_ENDPOINT
     needs: ClassVar = needing(EndpointAccess, Needs("source", address=True)) | dict.fromkeys(
@@ -96,5 +96,5 @@ class KnowSettings(Replaces, EndpointAccess, Names, Rows, Precision, Caches):
 
 
 def quick(retain: tuple[str, ...], **settings: Any) -> KnowSettings:
-    """What a whole audit asks: outputs and the model's own head, no further values."""
+    """Settings of an audit's `know`: outputs and the model's own head, no further values."""
     return KnowSettings(retain=retain, readers=("outputs", "lens"), placebos=0, **settings)

@@ -1,4 +1,4 @@
-"""What may be chosen of an attack: relearning, rounding, RTT, effort, worst case, samples."""
+"""Settings of attacks: relearning, rounding, RTT, effort, worst case, samples."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -124,7 +124,7 @@ DEMO_RELEARNING = Relearning(lr=1e-3, formats=FORMATS["both"])
 
 
 def relearning_for(*, demo: bool) -> Relearning:
-    """How every command relearns: rows in this order, at this rate, unless it is told otherwise."""
+    """Settings with which every command relearns unless others are given: row order and rate."""
     return DEMO_RELEARNING if demo else Relearning()
 
 
@@ -136,7 +136,7 @@ class RoundSettings(Replaces, Names):
         str,
         Option("Model to quantise.", flag="--source", is_a="model"),
     ]
-    method: Annotated[Literal["nf4", "int8"], Option()] = "nf4"
+    method: Annotated[Literal["nf4", "int8"], Option("Rounding to 4 bits, or to 8.")] = "nf4"
     out: Checkpoint
     engine: Annotated[
         Literal["auto", "torch", "bitsandbytes"],
@@ -176,7 +176,7 @@ SPLITS = 2
 
 @dataclass(frozen=True, kw_only=True)
 class Cut:
-    """How data become splits."""
+    """Options that cut data into splits."""
 
     only: Annotated[
         tuple[str, ...],
@@ -265,7 +265,7 @@ class StudySettings(Names):
             flag="--lr",
         ),
     ] = ()
-    epochs: Count = 6
+    epochs: Annotated[int, Option("Training passes over T.", least=1)] = 6
     batch_size: Count = 4
     warmup: Annotated[
         int, Option("Steps of linear rise; constant after it.", least=0, expert=True)
@@ -306,7 +306,7 @@ class StudySettings(Names):
 
 @dataclass(frozen=True, kw_only=True)
 class SummarySettings:
-    """How a log is summarised again."""
+    """A run of `rtt summarize`."""
 
     log: Path | None = None
     """`jobs.jsonl`, or its folder."""
@@ -316,12 +316,15 @@ class SummarySettings:
     ] = None
     selection: Selected = "per_v"
     rule: Rule = "max"
-    readout: Annotated[Readout | None, Option("[default: what the study was run for]")] = None
+    readout: Annotated[
+        Readout | None,
+        Option("Accuracy that is summarised. [default: the one that the study was run for]"),
+    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class ValidationSettings(Names):
-    """Which data are looked at, and with whose tokenizer."""
+    """A run of `rtt validate`: the data, and the model whose tokenizer checks them."""
 
     data: str
     cut: Cut = Cut()
@@ -347,7 +350,7 @@ true one is the likeliest, per token, as in `rtt`."""
 
 @dataclass(frozen=True, kw_only=True)
 class EffortSettings(Precision, Rows, Models):
-    """How the attack is mounted, and on what it is read."""
+    """A run of `effort`: how models are retrained, and how facts are read."""
 
     section: ClassVar[Section] = "Training"
     arms: Annotated[
@@ -464,7 +467,7 @@ class ControlArm(Replaces, ScoreFiles, Precision, Rows, Models):
 
 @dataclass(frozen=True, kw_only=True)
 class WorstSettings(ControlArm):
-    """How facts are attacked."""
+    """A run of `worst`."""
 
     tier: Annotated[
         Literal["cheap", "full"],
@@ -479,13 +482,17 @@ class WorstSettings(ControlArm):
 
 @dataclass(frozen=True, kw_only=True)
 class SampleSettings(ControlArm):
-    """How answers are sampled."""
+    """A run of `sample`."""
 
     needs: ClassVar = {"full": (Needs("source", own=True),)}  # of others it is known
 
     n: Annotated[int, Option("Answers per fact and setting.", flag="--samples", least=2)] = 64
-    k: Annotated[tuple[int, ...], Option("Leak@k. Repeatable. [default: 1, 8, 64]", least=1)] = ()
-    temperature: Annotated[tuple[float, ...], Option("Repeatable. [default: 1]", above=0)] = ()
+    k: Annotated[
+        tuple[int, ...], Option("k of leak@k. Repeatable. [default: 1, 8, 64]", least=1)
+    ] = ()
+    temperature: Annotated[
+        tuple[float, ...], Option("Sampling temperature. Repeatable. [default: 1]", above=0)
+    ] = ()
     top_p: Annotated[
         tuple[float, ...],
         Option(

@@ -174,7 +174,7 @@ def _damage(
     books: "Sequence[library.results_ledger_check.VerifiedLedger]",
     root: Path,
 ) -> Iterator[str]:
-    """What is not as it was written, and what to do about it."""
+    """Damaged caches and books, and what to do about them."""
     if bad := [verified for verified in found if verified.problems]:
         n_files = sum(len(verified.problems) for verified in bad)
         yield (

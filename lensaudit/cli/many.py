@@ -297,7 +297,12 @@ def retry(folder: Path, models: tuple[str, ...], redo: bool) -> None:
 
 @sweep.command("collect")
 @FOLDER
-@click.option("--out", "-o", type=click.Path(path_type=Path), help="[default: FOLDER/results]")
+@click.option(
+    "--out",
+    "-o",
+    type=click.Path(path_type=Path),
+    help="Folder of the table and results. [default: FOLDER/results]",
+)
 @click.option("--allow-missing", is_flag=True, help="Go on where planned units have no result.")
 @shared("json")
 def collect_command(folder: Path, out: Path | None, allow_missing: bool, as_json: bool) -> None:

@@ -338,7 +338,9 @@ def know_command(
     address is asked by log-probabilities of prompts, or by samples.
     """
     if "://" in source and not is_typed("source"):
-        raise InputError("an address is sent questions: say --source on the command line")
+        raise InputError(
+            "--source is an address, which questions are sent to: give it on the command line"
+        )
     if dry_run:
         say("\n".join(library.association_run.plan_into(source, settings, out, notice=notice)))
         return
@@ -369,12 +371,24 @@ def draw(out: Path, people: int, seed: int | None) -> None:
 
 @people_command.command("test")
 @click.argument("results", type=click.Path(exists=True, path_type=Path))
-@click.option("--canaries", "folder", required=True, type=click.Path(exists=True, path_type=Path))
+@click.option(
+    "--canaries",
+    "folder",
+    required=True,
+    type=click.Path(exists=True, path_type=Path),
+    help="Folder that `canaries draw` wrote.",
+)
 @click.option("--seal", required=True, help="Seal that `canaries draw` printed.")
 @click.option(
     "--score", default="bits_familiar", show_default=True, help="Column with the score, e.g. uds."
 )
-@click.option("--side", type=click.Choice(["higher", "lower"]), default="higher", show_default=True)
+@click.option(
+    "--side",
+    type=click.Choice(["higher", "lower"]),
+    default="higher",
+    show_default=True,
+    help="Scores that count as knowing: higher ones, or lower ones.",
+)
 @shared("json")
 def test_(
     results: Path,

@@ -183,11 +183,11 @@ def verdict(
 ) -> None:
     """Give each model one verdict, from all that was measured of it.
 
-    RUNS: folders of results, looked into to any depth. What lies beside a model
+    RUNS: folders of results; folders inside them are read too. What lies beside a model
     does not change its verdict.
     """
     if form and policy is None and form != "markdown":
-        raise InputError("--format: is of what a gate says; name a policy with --gate")
+        raise InputError("--format sets how a gate's result is printed; name a policy with --gate")
     asked = None if policy is None else library.doors_gate.read_policy(policy)
     judged = library.verdict_collect.verdicts(runs, calibration)
     if asked is None and form == "markdown":
@@ -210,8 +210,8 @@ def verdict(
 def export_command(runs: tuple[Path, ...], settings: ExportSettings, force: bool) -> None:
     """Write RUNS as every_eval_ever, the Hub, Inspect, CI or UDS read them; nothing is sent.
 
-    RUNS: folders of results, looked into to any depth. Intervals, content hashes and what has no
-    score, with the reason, go along.
+    RUNS: folders of results; folders inside them are read too. Intervals, content hashes and what
+    has no score, with the reason, go along.
     """
     for path in library.export_files.export(runs, settings, force=force):
         written(path)
@@ -245,12 +245,12 @@ def verify_command(folders: tuple[Path, ...], as_json: bool) -> None:
     answer([asdict(one) for one in found], lines, as_json=as_json, pretty=True)
     if bad:
         raise VerificationError(
-            f"{len(bad)} of {len(found)} are not as they were written; run the commands that made "
-            "them again"
+            f"{len(bad)} of {len(found)} are no longer as they were written; run again the "
+            "commands that made them"
         )
     for one in folders:
         if not any(Path(checked.place).is_relative_to(one) for checked in found):
             raise VerificationError(
-                f"{one}: holds no manifest, seal or checksum, so nobody knows whether it is as it "
-                "was written; run the command that made it again"
+                f"{one}: holds no manifest, seal or checksum, so nobody can check whether it was "
+                "changed; run again the command that made it"
             )

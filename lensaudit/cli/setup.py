@@ -79,13 +79,16 @@ def init(folder: Path, force: bool, as_json: bool, dry_run: bool) -> None:
 def _print(found: "library.doors_discover.Discovered", file: Path, lines: list[str]) -> None:
     tell([f"written: {file}", *lines])
     _remark(
-        [f"{place}: looked at and not understood: {why}" for place, why in found.strange.items()],
+        [
+            f"{place}: this place could not be understood: {why}"
+            for place, why in found.strange.items()
+        ],
         "more were not understood; --json lists them",
     )
     if why := strangeness(file):
         notice(
-            f"{file} is read where it is named, as {why}: export {VARIABLE}={file.absolute()} "
-            "or --project"
+            f"{file} is used only where you name it, because {why}: export "
+            f"{VARIABLE}={file.absolute()} or --project"
         )
     missing = [key for key in ASKED if key in found.open]
     if missing == ["retain"]:
@@ -111,7 +114,7 @@ def _remark(lines: Sequence[str], more: str) -> None:
 def _with_answer(
     found: "library.doors_discover.Discovered", key: str
 ) -> "library.doors_discover.Discovered":
-    """The same with what a person says of a key; an empty answer leaves it open."""
+    """The project with a person's answer for a key; an empty answer leaves it open."""
     candidates = found.open.get(key, ())
     shown = ", ".join(f"{n} {one}" for n, one in enumerate(candidates, 1))
     question = f"{ASKED[key]}? ({shown}; empty: later)"
@@ -377,7 +380,7 @@ def connect(tool: str, checkout: Path, remove: bool, yes: bool) -> None:
 
 
 def origin(spec: ModelSpec) -> Literal["published", "embedded", "fetched", "registry"]:
-    """Who says what a name means; published names are not known to exist until fetched."""
+    """Source of a name's meaning; published names are not known to exist until fetched."""
     if spec in fetched_specs():
         return "fetched"
     if spec in published():

@@ -36,7 +36,7 @@ def say(text: object, *, err: bool = False) -> None:
 
 
 def emit(value: Any, *, pretty: bool = False) -> None:
-    """The result of `--json`: one document, on one line or for people to read too."""
+    """Print the result of `--json`: one document, on one line or indented for reading."""
     text = json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) if pretty else None
     click.echo(canonical_json(value) if text is None else escaped(text))
 
@@ -188,7 +188,7 @@ _ERASE = "\r\x1b[2K"
 
 
 _doing: list[str] | None = None
-"""What is being done, the innermost last; None: nobody is told."""
+"""What is being done, the innermost last; None: nothing is shown."""
 
 
 def announce(arguments: Sequence[str]) -> None:

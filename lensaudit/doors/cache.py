@@ -51,7 +51,7 @@ class CacheResult(RunResult):
 
     @property
     def parts(self) -> "Mapping[Kept, CacheResult]":
-        """By part: `resid`, `attn` …; those that were asked for."""
+        """Caches by part (`resid`, `attn` …), of the parts that were asked for."""
         found = self.summary.get("parts", {"resid": self.summary})
         own = {name: self.summary[name] for name in ("n", "unscored")}
         return {
@@ -80,7 +80,7 @@ def cache(
 def cached(
     model: str, settings: CacheSettings, *, notice: Notice = unheard, progress: Tell = unheard
 ) -> CacheResult:
-    """As `doors.cache_fill.cache_into`; complete caches that were asked for alike are read."""
+    """Run `doors.cache_fill.cache_into`, or read complete caches that were asked for alike."""
 
     def found(question: Question) -> CacheResult | None:
         for folder in cache_folders(Path(settings.activations)):
@@ -103,7 +103,7 @@ def cached(
 
 
 def _read(model: str, folder: Path) -> CacheResult:
-    """What was said of the caches when they were made.
+    """Remarks on the caches from when they were made.
 
     Raises:
         InputError: one of them is not complete any more, or not where it was.

@@ -66,7 +66,10 @@ def cache_prompts(
         what = "is in training mode; call model.eval()" if dtype else f"has weights of {some.dtype}"
         raise InputError(f"{name}: {what}; wanted eval mode and {', '.join(DTYPES)}")
     if hooks := user_hooks(model):
-        raise InputError(f"{name}: carries hooks ({hooks[0]}), and its cache is found by weights")
+        raise InputError(
+            f"{name}: carries hooks ({hooks[0]}); remove them, as its cache is found by its "
+            "weights alone"
+        )
     ids = [tuple(model.tokenizer(text)["input_ids"]) for text in texts]
     if not ids or not all(ids):
         raise InputError(f"{name}: prompt {ids.index(()) if () in ids else 0} holds no token")

@@ -108,12 +108,12 @@ def _number(value: float | int | None) -> str:
 
 
 def shown(one: PatchResult) -> ShownPatch:
-    """The same result, which shows itself."""
+    """The result in the form that displays itself."""
     return ShownPatch(one.source, one.folder, one.record)
 
 
 def shown_audit(one: AuditResult) -> ShownAudit:
-    """The same result, which shows itself."""
+    """The result in the form that displays itself."""
     given = {field.name: getattr(one, field.name) for field in fields(one)}
     return ShownAudit(**{**given, "patch": shown(one.patch)})
 

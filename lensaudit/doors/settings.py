@@ -11,7 +11,7 @@ Format = Literal["eee", "hub-results", "model-card", "inspect", "junit", "markdo
 
 @dataclass(frozen=True)
 class ExportSettings:
-    """In whose files results are written, and what those files ask for beside the numbers."""
+    """A run of `export`: the tools whose files are written, and what those files need."""
 
     section: ClassVar[Section] = "Output"
 

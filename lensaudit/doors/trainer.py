@@ -66,7 +66,7 @@ _LOGGED = "lensaudit/"
 
 @dataclass(frozen=True, kw_only=True)
 class CallbackSettings(DepthGroups):
-    """Which saves are audited, beside what, in what time, and what follows."""
+    """Settings of the callback: saves that are audited, anchors, time limit, what follows."""
 
     every: int = 1
     """Of the saves; the last is always audited."""
@@ -260,7 +260,7 @@ class AuditCallback(TrainerCallback):
         took, found = self._patched(source, place, rows)
         keeps, why = (), _why_not_kept(asked)
         if why is None and time.monotonic() + self._kept_s > left_s:
-            why = f"took {self._kept_s:.0f} s of full, which budget_s has not left"
+            why = f"would take {self._kept_s:.0f} s, as for full, and budget_s has less left"
         if why is None and self._full is not None:
             keeps = kept(self._kept(source, place).summary, self._full.summary)
         else:

@@ -9,7 +9,7 @@ from lensaudit.settings import Attention, Limit, Names, Needs, Option, Precision
 
 @dataclass(frozen=True, kw_only=True)
 class HarnessSettings(Precision, Names):
-    """A run of `lm-eval`: a model as it is, quantised or steered, and what it is asked."""
+    """A run of `lm-eval`: a model as it is, quantised or steered, and its tasks."""
 
     model: Annotated[str, Option("Name, Hub id[@revision], folder or base+adapter.", is_a="model")]
     tasks: Annotated[
@@ -21,8 +21,10 @@ class HarnessSettings(Precision, Names):
     include: Annotated[
         Path | None, Option("Folder of own task files (YAML).", is_a="folder", typed=True)
     ] = None
-    num_fewshot: Annotated[int | None, Option("[default: the task's]", least=0)] = None
-    batch_size: Annotated[int, Option(least=1)] = 16
+    num_fewshot: Annotated[
+        int | None, Option("Solved examples before each question. [default: the task's]", least=0)
+    ] = None
+    batch_size: Annotated[int, Option("Texts per batch.", least=1)] = 16
     apply_chat_template: Annotated[bool, Option("Ask through the chat template.", rare="set")] = (
         False
     )
@@ -50,7 +52,9 @@ class HarnessSettings(Precision, Names):
     ablate: Annotated[bool, Option("Remove the direction of --steer instead.")] = False
     limit: Limit = None
     attn: Attention = "eager"
-    out: Annotated[Path | None, Option("[default: experiments/out/<model>-lm-eval]")] = None
+    out: Annotated[
+        Path | None, Option("Result folder. [default: experiments/out/<model>-lm-eval]")
+    ] = None
     fresh: Annotated[
         bool, Option("Run tasks again that --out holds already.", section="Output")
     ] = False
@@ -58,7 +62,7 @@ class HarnessSettings(Precision, Names):
 
 @dataclass(frozen=True, kw_only=True)
 class AnnotationSettings(Precision, Names):
-    """Which pairs are annotated, and what they are checked with."""
+    """A run of `annotate`: the pairs, and the models they are checked with."""
 
     needs: ClassVar = {
         # nothing else loads the model
@@ -117,15 +121,15 @@ class AnnotationSettings(Precision, Names):
     )
 
     def aside(self, name: str) -> Path:
-        """Where rows go that an audit should not ask: `full_wrong`, `general_knowledge`."""
+        """File of rows that an audit should not ask: `full_wrong`, `general_knowledge`."""
         return self.out.with_name(f"{self.out.stem}_{name}{self.out.suffix}")
 
     @property
     def review_file(self) -> Path:
-        """Where all rows stand, doubtful ones marked."""
+        """The review file: all rows, doubtful ones marked."""
         return self.review or self.out.with_suffix(".review.txt")
 
     @property
     def page_file(self) -> Path:
-        """Where the page goes."""
+        """The page on which spans can be moved."""
         return self.out.with_suffix(".page.html")

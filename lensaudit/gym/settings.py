@@ -75,7 +75,7 @@ class ScoreSettings(Names):
         tuple[str, ...], Option("Only this auditor. Repeatable. [default: the cheap ones]")
     ] = ()
     mechanism: Mechanisms = ()
-    first_seed: Annotated[int, Option(least=0, rare="set")] = 0
+    first_seed: Annotated[int, Option("First seed that is used.", least=0, rare="set")] = 0
     seeds: Annotated[
         int | None, Option("Use only so many seeds. [default: all there are]", least=1)
     ] = None

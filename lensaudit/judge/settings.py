@@ -77,7 +77,7 @@ OF_THE_ENDPOINT = (
 
 @dataclass(frozen=True, kw_only=True)
 class JudgeAccess(EndpointAccess):
-    """Where language models that judge are reached."""
+    """How language models that judge are reached."""
 
     base_url: Annotated[
         str | None,
@@ -176,12 +176,14 @@ class LogSettings(Replaces, JudgeSettings):
     ] = 0
     offline: Annotated[bool, Option("Use answers of the cache alone.")] = False
     fresh: Fresh = False
-    out: Annotated[Path | None, Option("[default: experiments/out/<log>-judge-<by>]")] = None
+    out: Annotated[
+        Path | None, Option("Result folder. [default: experiments/out/<log>-judge-<by>]")
+    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrationSettings(JudgeSettings):
-    """Which labels a judge is compared with."""
+    """A run of `judge calibrate`: the labels that a judge is compared with."""
 
     needs: ClassVar = needing(JudgeSettings, Needs("words", one_of=(None,)))
 

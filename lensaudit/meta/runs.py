@@ -82,7 +82,7 @@ from lensaudit.settings import MEMORY, ROWS, AnswerGroups, plain, shared
 from lensaudit.sweep.plan import ANCHORS, AttackVariant, relearned_rows
 
 _NOT_IDENTITY = ("activations", "registry", "batch_size", "metrics")
-"""Fields of the settings that do not change what it finds, or are said otherwise."""
+"""Fields of the settings that do not change what a run finds, or are recorded elsewhere."""
 _PLACES = (
     *("data", "forget", "holdout", "retain_set", "retain_log"),
     *("tokenizer", "template", "classifier", "align_data", "validity_data"),

@@ -23,7 +23,7 @@ NoFluency = Annotated[bool, Option("Utility is model utility alone, where no flu
 Run = Annotated[
     bool, Option("Measure what --results lack. Without results everything is measured.", typed=True)
 ]
-Out = Annotated[Path, Option()]
+Out = Annotated[Path, Option("Result folder.")]
 OUT = Path("experiments/out/meta")
 MEASURING = AnswerGroups()
 """Conditions under which models without results are measured."""
@@ -81,7 +81,7 @@ class RobustnessSettings:
             metavar="NAMES",
         ),
     ]
-    attack: Annotated[Attack, Option()]
+    attack: Annotated[Attack, Option("Attack that metrics should survive.")]
     thresholds: Annotated[
         str | None,
         Option(
@@ -114,7 +114,7 @@ class RobustnessSettings:
     relearn_data: Annotated[
         str | None,
         Option(
-            "[default: --data, demo or forget10]",
+            "Rows that are relearned. [default: --data, demo or forget10]",
             metavar="NAME|FILE",
             rare="set",
             needs=(Needs("attack", one_of=("relearn",)),),
@@ -123,7 +123,7 @@ class RobustnessSettings:
     relearn_lr: Annotated[
         float | None,
         Option(
-            "[default: 2e-5; 1e-3 for --data demo]",
+            "Learning rate of relearning. [default: 2e-5; 1e-3 for --data demo]",
             above=0,
             rare="set",
             needs=(Needs("attack", one_of=("relearn",)),),
@@ -135,7 +135,7 @@ class RobustnessSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class AggregateSettings:
-    """Which results are put together, and against which anchors."""
+    """A run of `meta aggregate`: the results, and the anchors they are compared with."""
 
     results: tuple[Path, ...]
     full: Annotated[

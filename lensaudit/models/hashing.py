@@ -1,4 +1,4 @@
-"""Which weights, which tokenizer: content hashes that no name or path can fool.
+"""Content hashes of weights and tokenizers, which no name or path can fool.
 
 What a process hashed it knows until the file changes. What earlier processes hashed lies in memos,
 which somebody may have edited: whoever only looks may believe them (`looking`), a run hashes again.
@@ -150,7 +150,7 @@ def remembered(path: Path, kind: str, compute: Callable[[Path], str]) -> str:
 
 
 def memo_folder() -> Path:
-    """Where hashes are remembered: `lensaudit/` in the user's cache folder."""
+    """Folder of remembered hashes: `lensaudit/` in the user's cache folder."""
     return user_cache() / "hashes"
 
 

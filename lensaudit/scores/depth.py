@@ -92,8 +92,8 @@ def depth_score(s1: LayerDeltas, s2: LayerDeltas, *, tau: float = TAU) -> DepthS
     """
     if not (isinstance(s1, Tensor) and isinstance(s2, Tensor) and s1.shape == s2.shape):
         raise InputError(
-            f"depth_score({s1!r:.40}, {s2!r:.40}): wanted two tensors of one shape, a row an "
-            "example and a column a layer"
+            f"depth_score({s1!r:.40}, {s2!r:.40}): wanted two tensors of one shape, with a row "
+            "per example and a column per layer"
         )
     ke = s1 > tau
     erasure = (s2 / s1).clamp(0, 1).where(ke, torch.nan)

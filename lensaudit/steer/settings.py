@@ -35,7 +35,7 @@ Layers = Annotated[str, Option("Layers: all, 5-13, 3,7,-1 …", commas=True)]
 
 @dataclass(frozen=True, kw_only=True)
 class TraitSettings(JudgeAccess, Machine, Names):
-    """Which model is asked about which trait, and how its answers are drawn."""
+    """Model, trait, and how answers are drawn."""
 
     rare: ClassVar = (*OF_THE_ENDPOINT, "mode", "base_url", "key_env", "key_file")
 
@@ -47,16 +47,16 @@ class TraitSettings(JudgeAccess, Machine, Names):
             metavar="NAME|FILE",
         ),
     ]
-    temperature: Annotated[float, Option(least=0)] = 0.7
+    temperature: Annotated[float, Option("Sampling temperature.", least=0)] = 0.7
     """trait-interp's generation at the time of the seed, like the number of tokens."""
-    max_new_tokens: Annotated[int, Option(least=1)] = 256
-    seed: Annotated[int, Option()] = 0
+    max_new_tokens: Annotated[int, Option("Longest answer in tokens.", least=1)] = 256
+    seed: Annotated[int, Option("Seed of all random draws.")] = 0
     form: Annotated[
         Form, Option("auto: the chat template where there is one.", flag="--format", rare="set")
     ] = "auto"
     out: Annotated[
         Path | None,
-        Option("[default: experiments/out/steering/<model>/<trait>]", is_a="folder"),
+        Option("Result folder. [default: experiments/out/steering/<model>/<trait>]", is_a="folder"),
     ] = None
 
 
@@ -82,7 +82,10 @@ class ExtractSettings(TraitSettings, Caches):
     ] = None
     methods: Annotated[
         tuple[Method, ...],
-        Option("Repeatable. [default: mean_diff and probe]", flag="--method"),
+        Option(
+            "How a direction is estimated. Repeatable. [default: mean_diff and probe]",
+            flag="--method",
+        ),
     ] = ()
     layers: Layers = "all"
     position: Annotated[
@@ -102,7 +105,7 @@ class ExtractSettings(TraitSettings, Caches):
             typed=True,
         ),
     ] = "none"
-    max_new_tokens: Annotated[int, Option(least=1)] = 128
+    max_new_tokens: Annotated[int, Option("Longest answer in tokens.", least=1)] = 128
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +135,7 @@ class AskSettings(TraitSettings):
     coherence_judge: Annotated[
         str | None,
         Option(
-            "[default: variety for a programmatic judge, else the same model]",
+            "Judge of coherence. [default: variety for a programmatic judge, else the same model]",
             metavar="variety|MODEL",
             typed=True,
             rare="set",
@@ -163,7 +166,7 @@ class LayerSettings(AskSettings):
     """A run of `steer sweep`."""
 
     vectors: Annotated[
-        Path | None, Option("Folder. [default: vectors/ in --out]", is_a="folder")
+        Path | None, Option("Folder of vectors. [default: vectors/ in --out]", is_a="folder")
     ] = None
     method: Annotated[str, Option("Method whose vectors are used.")] = "mean_diff"
     layers: Layers = "all"
@@ -207,7 +210,7 @@ class CrossSettings(AskSettings):
     ] = 3
     out: Annotated[
         Path | None,
-        Option("[default: experiments/out/steering/<model>/traits]", is_a="folder"),
+        Option("Result folder. [default: experiments/out/steering/<model>/traits]", is_a="folder"),
     ] = None
 
 
@@ -217,7 +220,8 @@ class DirectionSettings(Caches, Precision, Rows, Anchors):
 
     name: Annotated[str, Option("Unlearned model to audit.", flag="--source", is_a="model")]
     kinds: Annotated[
-        tuple[Kind, ...], Option("Repeatable. [default: all]", flag="--experiment")
+        tuple[Kind, ...],
+        Option("Only this experiment. Repeatable. [default: all]", flag="--experiment"),
     ] = ()
     retain_data: Annotated[
         str | None,
@@ -252,7 +256,12 @@ class DirectionSettings(Caches, Precision, Rows, Anchors):
             "ADD and CLAMP: positions from the last prefix token on, or all.", flag="--positions"
         ),
     ] = "response"
-    n_folds: Annotated[int, Option(flag="--folds", least=2, rare="set")] = 5
+    n_folds: Annotated[
+        int,
+        Option(
+            "Parts of whole authors; each is held out once.", flag="--folds", least=2, rare="set"
+        ),
+    ] = 5
     n_random: Annotated[
         int,
         Option(
@@ -277,6 +286,6 @@ class DirectionSettings(Caches, Precision, Rows, Anchors):
     ] = "raw"
     out: Annotated[
         Path | None,
-        Option("[default: experiments/out/steering/<model>/audit]", is_a="folder"),
+        Option("Result folder. [default: experiments/out/steering/<model>/audit]", is_a="folder"),
     ] = None
     memory: Memory = MEMORY

@@ -155,7 +155,7 @@ def set_back(path: Path) -> None:
 
 
 class Attempt:
-    """One try, as a context: its begin and its end are logged, a failure ends here.
+    """An attempt, as a context: its begin and its end are logged, a failure ends here.
 
     What stops the worker rather than the unit (an interrupt, a signal) is logged and goes on.
     """
@@ -247,7 +247,7 @@ class StopSignals:
 
 
 def holder(path: Path) -> str | None:
-    """The process that holds a claim; None where nobody does."""
+    """The process that holds a claim; None where none does."""
     try:
         age_s = _now(path.parent) - path.stat().st_mtime
     except OSError:
@@ -264,7 +264,7 @@ def holder(path: Path) -> str | None:
 
 @contextlib.contextmanager
 def claimed(path: Path) -> Iterator[bool]:
-    """Hold a claim for the body; False where somebody else does."""
+    """Hold a claim for the body; False where another process does."""
     nonce, stop = secrets.token_hex(8), threading.Event()
     if not _take(path, nonce):
         yield False
@@ -372,7 +372,7 @@ class UnitState:
     """Why it failed for good, or what stopped its last attempt."""
     n_attempts: int
     n_killed: int
-    """Attempts without an end whose worker is gone, and which nobody told to stop."""
+    """Attempts without an end whose worker is gone without having been told to stop."""
     n_halvings: int
     """Attempts that ran out of memory."""
     n_transient: int

@@ -125,7 +125,7 @@ def collect(
 
 
 def _is_there(folder: Path, key: str) -> bool:
-    """Whether a folder holds a collection of this key, each file as it was written, and no more."""
+    """Whether a folder holds a collection of this key, with no file changed or added."""
     if not finished(folder, key, COMMAND):
         return False
     return _files(folder) <= part(json_object(folder / MANIFEST), "files").keys()
@@ -202,7 +202,7 @@ def keeps(sweep: Sweep, measured: Measured) -> dict[str, Any]:
 
 
 def judged(folder: Path) -> list[dict[str, Any]]:
-    """What may be said of the models of a collection, each by its own results alone."""
+    """Verdicts of the models of a collection, each by its own results alone."""
     found = {one.parent for one in folder.glob("*/*/patch/summary.json")}
     return [
         {"variant": place.parts[-3], "model": place.parts[-2]} | asdict(model.verdict)

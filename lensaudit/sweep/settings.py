@@ -122,14 +122,16 @@ class RunSettings:
 class CheckSettings:
     """Sample of finished units that is computed again."""
 
-    sample: Annotated[int, Option(least=1)] = 5
+    sample: Annotated[int, Option("Units that are computed again.", least=1)] = 5
     seed: Seed = 0
-    tolerance: Annotated[float | None, Option("[default: by dtype]", least=0)] = None
+    tolerance: Annotated[
+        float | None, Option("Largest difference that is allowed. [default: by dtype]", least=0)
+    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class WatchSettings(Machine, NeutralRows, Questions, Anchors):
-    """Which training run is watched, and how each checkpoint is measured."""
+    """A run of `watch`: the training run, and how each checkpoint is measured."""
 
     needs: ClassVar = needing(NeutralRows, _INSIDE) | {"exclude": (_INSIDE,)}
 
@@ -143,4 +145,6 @@ class WatchSettings(Machine, NeutralRows, Questions, Anchors):
     ] = 5.0
     once: Annotated[bool, Option("Audit what is there and end.")] = False
     max_hours: Annotated[float | None, Option("End after so many hours.", least=0)] = None
-    out: Annotated[Path | None, Option("[default: experiments/out/watch-<folder>]")] = None
+    out: Annotated[
+        Path | None, Option("Result folder. [default: experiments/out/watch-<folder>]")
+    ] = None

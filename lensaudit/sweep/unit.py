@@ -1,4 +1,4 @@
-"""One unit from its checkpoint to its published result: attacked, measured, published.
+"""A unit from its checkpoint to its published result: attacked, measured, published.
 
 And again: are the numbers those that another machine would find? Random units are computed anew.
 """
@@ -170,7 +170,7 @@ def _retain_log(sweep: Sweep, unit: Unit) -> Path | None:
 def measured(
     model: str, settings: EvaluateSettings, conditions: UnitConditions, out: Path, report: Report
 ) -> str | None:
-    """Measure into `out`, as an audit does; why nobody was asked who has what.
+    """Measure into `out`, as an audit does; returns why who has what was not asked, if so.
 
     Scores are patched before anything is evaluated: their errors are errors, while in an
     evaluation they would become a reason beside the other metrics.
@@ -322,6 +322,7 @@ def refuse(found: Sequence[Compared]) -> None:
     if bad:
         named = "; ".join(f"{one.unit}: {one.metric} by {one.worst:.3g}" for one in bad[:5])
         raise VerificationError(
-            f"{len(bad)} of {len(found)} units differ by more than {bad[0].tolerance:g}: {named}\n"
-            "compute them again with `lensaudit sweep retry --redo`, and mind the machine"
+            f"{len(bad)} of {len(found)} units differ by more than {bad[0].tolerance:g}: "
+            f"{named}\ncompute them again with `lensaudit sweep retry --redo`, and check the "
+            "machine"
         )

@@ -17,7 +17,7 @@ LENS = "logit_lens"
 
 @dataclass(frozen=True)
 class UnitValue:
-    """One number of a unit, with its limits, or the reason why there is none."""
+    """A number of a unit, with its limits, or the reason why there is none."""
 
     found: Estimate
     n_unscored: int
@@ -32,7 +32,7 @@ class UnitValue:
 
     @property
     def columns(self) -> dict[str, Any]:
-        """As a row of the table holds it."""
+        """The value as a row of the table."""
         found = self.found
         return {
             "value": found.value,
@@ -73,7 +73,7 @@ def values_in(folder: Path, not_asked: str | None) -> Values:
 
 
 def _said(entry: MetricResult) -> UnitValue:
-    """One metric of an evaluation."""
+    """A metric of an evaluation, as a value of the unit."""
     found = Estimate.within(
         entry.value, entry.ends, n=entry.n_scored, why=entry.reason or "no value"
     )
@@ -81,7 +81,7 @@ def _said(entry: MetricResult) -> UnitValue:
 
 
 def _association(known: KnowRecord | str) -> Iterator[tuple[str, UnitValue]]:
-    """P of the assignment test and bits a fact; the reason where nobody is asked."""
+    """P of the assignment test and bits per fact; the reason where they were not asked."""
     unknown = Estimate(None, n=0, why="no model that never knew was asked: no prior")
     p, bits, unscored = unknown, unknown, 0
     if isinstance(known, str):

@@ -211,7 +211,7 @@ def epoch_of(folder: Path) -> float | None:
 
 
 def _complete(folder: Path, settled_s: float) -> Checkpoint | None:
-    """The checkpoint that nobody writes any more: its files are whole, and quiet for a while."""
+    """The checkpoint, if it is finished: its files are whole, and unchanged for a while."""
     with contextlib.suppress(OSError, LensAuditError):
         times = [path.stat().st_mtime for path in folder.iterdir() if path.is_file()]
         # of a time that is far ahead the clock was set back since

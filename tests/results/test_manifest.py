@@ -126,7 +126,7 @@ def test_whoever_believes_a_result_is_told_in_a_line_what_was_done_to_it(tmp_pat
     for place in (tmp_path / FILES[1], tmp_path):
         with pytest.raises(InputError, match=said) as found:
             check_whole(place)
-        assert str(found.value).endswith("; run the command that made it again")
+        assert str(found.value).endswith("; run again the command that made it")
         assert "\n" not in str(found.value)
 
 
