@@ -27,43 +27,40 @@ R = TypeVar("R")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
-@contextmanager
-def alone(folder: Path) -> Iterator[None]:
-    """Keep other processes out of a folder; a lock of the system, which leaves no file.
-
-    Raises:
-        TryAgainError: another process works in it.
-    """
-    make_folder(folder)
-    with ExitStack() as held:
-        try:
-            import fcntl
-
-            descriptor = os.open(folder, os.O_RDONLY | os.O_NONBLOCK)  # a pipe would wait
-            held.callback(os.close, descriptor)
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise TryAgainError(
-                f"{folder}: another process works in it; run again later"
-            ) from error
-        except (ImportError, OSError):  # a system or a disk without such locks
-            pass
-        yield
-
-
 _held: ContextVar[frozenset[tuple[int, int]]] = ContextVar("held", default=frozenset())
 """Device and number of the folders in which this thread has its turn."""
 
 
 @contextmanager
-def in_turn(folder: Path, waits: Callable[[], object] = lambda: None) -> Iterator[bool]:
-    """Keep others out as `alone` does, but wait for them; the folder may be read-only or absent.
+def alone(folder: Path) -> Iterator[None]:
+    """`in_turn`, but in a folder that is made, and where another process works in it, not at all.
 
-    Within its turn a thread may ask for the folder again.
+    Raises:
+        TryAgainError: another process works in it.
+    """
+
+    def refuse() -> None:
+        raise TryAgainError(f"{folder}: another process works in it; run again later")
+
+    with in_turn(make_folder(folder), refuse, again=False):
+        yield
+
+
+@contextmanager
+def in_turn(
+    folder: Path, waits: Callable[[], object] = lambda: None, *, again: bool = True
+) -> Iterator[bool]:
+    """One process at a time in a folder, or at a file; another one is waited for.
+
+    A lock of the system on the folder itself. `filelock`, which holds a lock elsewhere in the
+    package, locks a file that it makes beside: a result folder must hold nothing but the result,
+    and one that may only be read takes no file. Where there is no folder, or no such lock, nobody
+    waits.
 
     Args:
         folder: locked while the context lasts.
         waits: called where another process has its turn, before it is waited for.
+        again: within its turn a thread may ask for the folder again.
 
     Yields:
         Whether another process was waited for.
@@ -77,7 +74,7 @@ def in_turn(folder: Path, waits: Callable[[], object] = lambda: None) -> Iterato
             held.callback(os.close, descriptor)
             at = os.fstat(descriptor)
             own = (at.st_dev, at.st_ino)
-            if own not in _held.get():
+            if not again or own not in _held.get():
                 try:
                     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:
@@ -214,12 +211,6 @@ def check_output(path: Path, *, ours: Callable[[bytes], bool], force: bool = Fal
         raise InputError(
             f"{path}: exists, and this command did not write it; name another file, or --force"
         )
-
-
-def user_cache() -> Path:
-    """`lensaudit/` in the user's cache folder."""
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return Path(os.path.expanduser(base)) / "lensaudit"
 
 
 def make_folder(folder: Path) -> Path:
@@ -364,8 +355,7 @@ def write_json(path: Path, value: Any) -> Path:
 
 def json_bytes(value: Any) -> bytes:
     """The bytes that `write_json` writes."""
-    text = json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False)
-    return _utf8(text + "\n")
+    return _utf8(json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
 
 
 def write_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> Path:
@@ -374,8 +364,9 @@ def write_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> Path:
 
 
 def _lines(rows: Iterable[Mapping[str, Any]]) -> bytes:
-    texts = (json.dumps(row, allow_nan=False, ensure_ascii=False) for row in rows)
-    return b"".join(_utf8(text + "\n") for text in texts)
+    return b"".join(
+        _utf8(json.dumps(row, allow_nan=False, ensure_ascii=False) + "\n") for row in rows
+    )
 
 
 def _utf8(json_text: str) -> bytes:
@@ -391,8 +382,7 @@ def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) 
     """Comma-separated, written atomically; text that a spreadsheet would run is quoted with '."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows([_cell(value) for value in row] for row in rows)
+    writer.writerows([header, *([_cell(value) for value in row] for row in rows)])
     return _keep_or_write(path, _utf8(buffer.getvalue()))
 
 

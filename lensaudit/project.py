@@ -26,7 +26,7 @@ from typing import Any
 
 from lensaudit.errors import InputError
 from lensaudit.files import read_text
-from lensaudit.settings import ACTIVATIONS, RESULTS, ROWS, results_folder
+from lensaudit.settings import ACTIVATIONS, RESULTS, RESULTS_VARIABLE, ROWS, results_folder
 
 FILE = "lensaudit.toml"
 """Looked for in the working folder and in those above it, up to the home folder."""
@@ -76,8 +76,9 @@ class Project:
 
     @property
     def results(self) -> Path:
-        """Folder of result folders, named or not."""
-        return self.out or results_folder()
+        """Folder of result folders: of the environment, else the file's, else the usual one."""
+        named = None if os.environ.get(RESULTS_VARIABLE) else self.out
+        return named or results_folder()
 
     @property
     def kept_rows(self) -> str | None:

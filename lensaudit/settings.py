@@ -12,9 +12,11 @@ This module imports nothing that takes time: records are read for `--help` and c
 """
 
 import dataclasses
+import logging
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cache, partial
 from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -214,9 +216,16 @@ MEMORY = "2G"
 AlignName = Literal["auto", "none", "shift", "procrustes", "affine"]
 Activations = Annotated[
     Place,
-    Option("Folder of the activation caches.", is_a="folder", expert=True, section=MACHINE),
+    Option(
+        "Folder of the activation caches. [default: activations]",
+        is_a="folder",
+        variable="LENSAUDIT_ACTIVATIONS",
+        expert=True,
+        section=MACHINE,
+    ),
 ]
 ACTIVATIONS = Path("activations")
+"""Folder of the activation caches where nobody names another."""
 Fresh = Annotated[bool, Option("Ignore scores of earlier runs.", section="Output")]
 GENERATED = ("text", "jailbreak", "fluency")
 """Kinds of passes in which a model answers."""
@@ -305,6 +314,32 @@ RESULTS_VARIABLE = "LENSAUDIT_OUT"
 FORGET_SPLIT = "forget10"
 """Which part of TOFU is forgotten."""
 
+_say_once = cache(logging.getLogger(__name__).warning)
+
+
+def user_cache() -> Path:
+    """`lensaudit/` in the user's cache folder."""
+    return Path(os.path.expanduser(os.environ.get("XDG_CACHE_HOME") or "~/.cache"), "lensaudit")
+
+
+def _usual(variable: str, folder: Path) -> Path:
+    """What the environment names, or `folder`; where nobody can make that, one in the user's cache.
+
+    A folder that is there is kept: what lies in it can be read.
+    """
+    there = next(one for one in (folder, *folder.parents) if one.exists())
+    if os.environ.get(variable) or there == folder or os.access(there, os.W_OK):
+        return Path(os.environ.get(variable) or folder)
+    instead = user_cache() / folder
+    _say_once(f"{folder} cannot be made here: {instead} is used; {variable} names another folder")
+    return instead
+
+
+results_folder = partial(_usual, RESULTS_VARIABLE, RESULTS)
+"""Folder of result folders."""
+activations_folder = partial(_usual, "LENSAUDIT_ACTIVATIONS", ACTIVATIONS)
+"""Folder of the activation caches."""
+
 
 NO_RETAIN_MODEL = "none"
 """Value of `--retain` where there is no model that never saw the facts."""
@@ -373,7 +408,7 @@ class Machine(Precision):
 class Caches:
     """Folder of the activation caches."""
 
-    activations: Activations = ACTIVATIONS
+    activations: Activations = field(default_factory=activations_folder)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -540,11 +575,6 @@ class CheckupSettings(Caches, Precision, Names):
     ] = "demo/full"
 
 
-def results_folder() -> Path:
-    """Folder of result folders."""
-    return Path(os.environ.get(RESULTS_VARIABLE) or RESULTS)
-
-
 def several(names: str | Sequence[str] | None) -> tuple[str, ...]:
     """One name, several or none, as a caller writes them.
 
@@ -578,8 +608,8 @@ def shared(settings: Any, *groups: Any, **own: Any) -> dict[str, Any]:
     >>> shared(CheckupSettings(dtype="float16"), Precision)
     {'device': 'auto', 'dtype': 'float16'}
     """
-    names = [one.name for group in groups for one in dataclasses.fields(group)]
-    return {name: getattr(settings, name) for name in names} | own
+    fields = (one for group in groups for one in dataclasses.fields(group))
+    return {one.name: getattr(settings, one.name) for one in fields} | own
 
 
 def plain(settings: Any, *, without: tuple[str, ...] = ()) -> dict[str, Any]:

@@ -68,7 +68,10 @@ def _own_group(gid: int) -> bool:
 
 
 class InUse(AbstractContextManager):
-    """A cache folder that this process reads or fills, and a file in it that says so."""
+    """A cache folder that this process reads or fills, and a file in it that says so.
+
+    No `FileLock`: many read at once, and whoever wants to remove the folder asks who they are.
+    """
 
     def __init__(self, folder: Path):
         """Leave a mark; on a disk that cannot be written there is none, and nothing to protect."""

@@ -1,12 +1,13 @@
 """`la.know`, and `la.audit`, which asks who has what as well; what is answered is read."""
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lensaudit.ask.again import usual_place
-from lensaudit.ask.door import door, notice, places_for
+from lensaudit.ask.door import door, places_for
 from lensaudit.association.question import asked_of_know, know_key
 from lensaudit.association.result import COMMAND, KnowResult
 from lensaudit.association.settings import KnowSettings
@@ -21,6 +22,9 @@ from lensaudit.results.reading import read_as
 
 if TYPE_CHECKING:
     from lensaudit.association.opening import Know
+
+notice = logging.getLogger(__name__).warning
+"""Remarks on a result; without a handler Python prints them on stderr."""
 
 
 @dataclass(frozen=True)

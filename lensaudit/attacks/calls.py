@@ -1,5 +1,6 @@
 """Attacks from Python and from commands; one that was asked before is read from its files."""
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -8,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from lensaudit.ask.again import ANCHORS, Asked, once, usual_place
-from lensaudit.ask.door import door, notice, places_for
+from lensaudit.ask.door import door, places_for
 from lensaudit.attacks.result import (
     SAMPLE,
     WORST,
@@ -40,6 +41,9 @@ from lensaudit.results.reading import json_object, part, read_as
 from lensaudit.results.run import RunResult
 from lensaudit.training.record import STATE_FOLDER
 from lensaudit.training.settings import UnlearnSettings
+
+notice = logging.getLogger(__name__).warning
+"""Remarks on a result; without a handler Python prints them on stderr."""
 
 One = TypeVar("One", bound=RunResult)
 

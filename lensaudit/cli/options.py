@@ -167,7 +167,9 @@ def _options(record: type) -> Iterator["SettingOption"]:
         if dataclasses.is_dataclass(hint):
             yield from _options(hint)  # type: ignore[arg-type]
         elif settings.option_in(hint) is not None:
-            yield _option(one.name, hint, one.default, sections[one.name], one.name in rare)
+            made = one.default_factory is not dataclasses.MISSING
+            usual = one.default_factory if made else one.default
+            yield _option(one.name, hint, usual, sections[one.name], one.name in rare)
 
 
 def _one_value(hint: Any) -> tuple[Any, bool]:
@@ -509,7 +511,7 @@ OPTIONS: dict[str, click.Option] = {
     ),
     "model": _option("model", settings.Model),
     "registry": _option("registry", settings.Registry, None),
-    "activations": _option("activations", settings.Activations, settings.ACTIVATIONS),
+    "activations": _option("activations", settings.Activations, settings.activations_folder),
     "json": click.Option(
         ["--json", "as_json"], is_flag=True, help="Print the result as JSON on stdout."
     ),

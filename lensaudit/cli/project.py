@@ -166,7 +166,8 @@ def _use(ctx: click.Context, path: str, given: Path | None) -> None:
     ctx.find_root().meta[_META] = project
     if places := own_places(file):
         ctx.with_resource(library.results_manifest.placed(places))
-    if project.out is not None and RESULTS_VARIABLE not in os.environ:
+    # as of an option with a variable: what is typed, the environment, the file, the usual
+    if project.out is not None and not os.environ.get(RESULTS_VARIABLE):
         os.environ[RESULTS_VARIABLE] = str(project.out)
         ctx.call_on_close(lambda: os.environ.pop(RESULTS_VARIABLE, None))
 

@@ -1,5 +1,6 @@
 """Caches of activations from Python: what was made, and where it is."""
 
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -12,7 +13,7 @@ from lensaudit.activations.naming import cache_folders
 from lensaudit.activations.presence import check_trusted
 from lensaudit.activations.spec import SEAL, SPEC
 from lensaudit.ask.again import Asked
-from lensaudit.ask.door import door, notice
+from lensaudit.ask.door import door
 from lensaudit.auditing.calls import answered, told
 from lensaudit.auditing.settings import CacheSettings
 from lensaudit.errors import InputError, LensAuditError
@@ -22,6 +23,9 @@ from lensaudit.results.question import Question
 from lensaudit.results.reading import json_object, part
 from lensaudit.results.run import RunResult
 from lensaudit.settings import Kept, plain
+
+notice = logging.getLogger(__name__).warning
+"""Remarks on a result; without a handler Python prints them on stderr."""
 
 ASKED = "asked.json"
 """In the cache of the first part: what `lensaudit cache` was asked, and what it said."""

@@ -6,6 +6,7 @@ A callback is handed no trainer, so it keeps the one it was made with: `log` of 
 to its history and to every integration (transformers 5.23, `Trainer.log`).
 """
 
+import logging
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -24,7 +25,6 @@ from transformers import (
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, SaveStrategy
 
 from lensaudit.ask.acting import acting
-from lensaudit.ask.door import notice
 from lensaudit.ask.keywords import given_to
 from lensaudit.association.calls import WHO_HAS_WHAT
 from lensaudit.association.result import KnowResult
@@ -53,6 +53,9 @@ from lensaudit.sweep.attempts import AttemptFailure, failure_of
 from lensaudit.sweep.watch import epoch_of, steps_of
 from lensaudit.verdict.collect import Keeps, kept, verdicts
 from lensaudit.verdict.decide import BADNESS, Code, Verdict
+
+notice = logging.getLogger(__name__).warning
+"""Remarks on a result; without a handler Python prints them on stderr."""
 
 FEWEST = 8
 """Rows that are patched first, and at least, where time is limited."""

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from lensaudit.errors import InputError, LensAuditError
-from lensaudit.files import canonical_json, digest, read_text, reading, user_cache, write_bytes
+from lensaudit.files import canonical_json, digest, read_text, reading, write_bytes
 from lensaudit.results.reading import json_object
+from lensaudit.settings import user_cache
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _SETTLED_S = 2.0

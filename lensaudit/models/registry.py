@@ -18,9 +18,9 @@ from typing import Any, Literal, get_args
 
 import lensaudit
 from lensaudit.errors import InputError
-from lensaudit.files import read_json, read_text, user_cache
+from lensaudit.files import read_json, read_text
 from lensaudit.results.reading import json_object
-from lensaudit.settings import NO_RETAIN_MODEL, Models, Place, several
+from lensaudit.settings import NO_RETAIN_MODEL, Models, Place, several, user_cache
 
 VARIABLE = "LENSAUDIT_REGISTRY"
 """Environment variable that names the registry file where no option does."""
@@ -367,9 +367,8 @@ def _listed(family: Path) -> list[Mapping[str, Any]]:
 
 
 def models_home() -> Path:
-    """Folder of `lensaudit models fetch`: `LENSAUDIT_MODELS`, or the user's cache."""
-    named = os.environ.get(MODELS_VARIABLE)
-    return Path(named).expanduser() if named else user_cache() / "models"
+    """Where `lensaudit models fetch` keeps models: `LENSAUDIT_MODELS`, or the user's cache."""
+    return Path(os.path.expanduser(os.environ.get(MODELS_VARIABLE) or user_cache() / "models"))
 
 
 @cache

@@ -62,7 +62,7 @@ def encode_all(
 
 def prepare(
     sources: Sequence[Place],
-    settings: PatchSettings = PatchSettings(),  # noqa: B008  # it is frozen
+    settings: PatchSettings | None = None,
     *,
     notice: Notice = print,
     progress: Tell = unheard,
@@ -85,6 +85,7 @@ def prepare(
     names = tuple(dict.fromkeys(map(named, sources)))
     if not names:
         raise InputError("no --source: name the model to audit, or several")
+    settings = settings or PatchSettings()
     if settings.without_retain:
         _check_usual(settings)
     resolved = resolved_settings(settings, names)

@@ -137,8 +137,7 @@ def first_sentence(text: str) -> str:
     >>> first_sentence("  Ada Lovelace. She wrote"), first_sentence("Ada\nQuestion: Who")
     ('Ada Lovelace', 'Ada')
     """
-    before = text.strip().split(".", 1)[0]
-    return before.split("\n", 1)[0].strip()
+    return text.strip().split(".", 1)[0].split("\n", 1)[0].strip()
 
 
 def exact_match(found: Sequence[int], reference: Sequence[int]) -> float:

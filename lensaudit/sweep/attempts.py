@@ -6,11 +6,13 @@ preempted   told to stop, or out of time: goes on where it was
 poison      its worker was killed each time: left alone until `retry`
 permanent   anything else would fail the same way: left alone until `retry`
 
-A claim guards against duplicate work, no more: results do not depend on it. It is a file made with
-O_EXCL, touched every half minute, and void when its process is gone, or when it was not touched for
-five minutes. Ages are taken from the file system's own clock, so that nodes whose clocks differ
-agree. What came of each attempt is a line of an append-only log per unit. A result is published
-whole by one rename, and found again by the key of its unit.
+A claim guards against duplicate work, no more: results do not depend on it. It is a file, made
+while a `FileLock` is held, touched every half minute, and void when its process is gone, or when it
+was not touched for five minutes. No `FileLock` is held for a whole attempt: on a disk that nodes
+share it may not reach the other node, and it does not say who holds it. Ages are taken from the
+file system's own clock, so that nodes whose clocks differ agree. What came of each attempt is a
+line of an append-only log per unit. A result is published whole by one rename, and found again by
+the key of its unit.
 """
 
 import contextlib
