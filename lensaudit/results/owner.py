@@ -56,7 +56,7 @@ def other_owner(folder: Path, command: str) -> str | None:
     return other and f"`lensaudit {other}`"
 
 
-_NOBODY = "a command that this version does not know"
+_NOBODY = "an unknown program"
 
 
 def _kin(command: str) -> str:

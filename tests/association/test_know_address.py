@@ -280,7 +280,7 @@ def test_log_probs_of_a_cut_chat_are_none(capsys):
         given = ("--reader", "chat", "--reading", "logprobs")
         for rows, said in (
             (slice(-3, None), "do not hold the question"),
-            (slice(0, -1), "does not end in the answer that was begun"),
+            (slice(0, -1), "does not end in the beginning of the answer"),
         ):
             stub.spoil = lambda row, rows=rows: {
                 **row,

@@ -288,7 +288,7 @@ def test_rwku_cloze_questions_attacks_and_neighbours(place, capsys):
         "next: lensaudit annotate rows.jsonl",
     ):
         assert line in said.out
-    assert "whose neighbours" in said.err
+    assert "not the neighbour" in said.err
     write(place / "forget_level1.json", [{**asked[0], "query": "Ada Byrd was born in Oslo."}])
     assert run(["data", "convert", "rwku", "forget_level1.json", "-o", "x.jsonl"]) == 2
     assert "its query has no blank" in capsys.readouterr().err
@@ -334,7 +334,7 @@ def test_pistol_edges_are_authors_and_the_forgotten_one_is_named(place, capsys):
     kept = read("rows.keep.jsonl")
     assert [row["author"] for row in (*found, *kept)] == ["A_B", "A_B", "C - D", "7"]
     assert [row["idx"] for row in kept] == [0, 1]
-    assert "alike likely" in capsys.readouterr().err
+    assert "equally likely" in capsys.readouterr().err
     command = ["data", "convert", "pistol", "sample_data_1.json", "-o", "x.jsonl"]
     assert run([*command, "--forget", "E_F"]) == 2
     assert (
