@@ -117,7 +117,8 @@ def collect(
         begin(folder, key, COMMAND)
         _write(sweep, states, done, rows, counted, folder)
         inputs = {"plan": sweep.hash}
-        made = manifest(COMMAND, options={}, inputs=inputs, device="none", started=started)
+        how = {"kind": "collection", "options": {}, "inputs": inputs, "device": "none"}
+        made = manifest(COMMAND, **how, started=started)
         seal(folder, made, key=key, files=_files(folder))
     for line in (*_notes(sweep, rows), *(f"missing: {one}: {why}" for one, why in missing.items())):
         notice(line)
