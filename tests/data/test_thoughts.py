@@ -178,7 +178,7 @@ def test_a_template_without_a_thought_is_not_asked_for_one():
     for template, said in (
         (Template(think="empty"), "its chat template has no place for a thought"),
         (Template(think="full"), "its chat template has no place for a thought"),
-        (Template(think="full", apply_chat_template=False), "there is no chat template"),
+        (Template(think="full", apply_chat_template=False), "a thought needs a chat template"),
     ):
         assert f"--think {template.think}: {said}" in refusal(
             check_tokenizer, tokenizer, template, "m"
