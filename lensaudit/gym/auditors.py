@@ -39,13 +39,14 @@ from lensaudit.auditing.evaluate import evaluate_into
 from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.data.spans import Encoded, make_batch
 from lensaudit.data.tofu import DEMO
-from lensaudit.evaluation.depth import cka_layers, fisher_layers
 from lensaudit.evaluation.known import span_values
 from lensaudit.files import digest
 from lensaudit.groups import batched
 from lensaudit.gym.ground import BATCH, Facts, facts_of, said, tokens_of, whole
 from lensaudit.gym.registry import AUDITORS as AUDITORS
 from lensaudit.gym.registry import AuditorScore, auditor
+from lensaudit.metrics.fisher import fisher_layers
+from lensaudit.metrics.inside import cka_layers
 from lensaudit.metrics.registry import all_metrics
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import load_tokenizer, open_model
