@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from lensaudit import files, partials
 from lensaudit.errors import InputError, TryAgainError, WorkError
-from lensaudit.files import once, read_once
+from lensaudit.once import once, read_once
 from lensaudit.results.appended import read_appended
 
 DERANDOMISED = settings(deadline=None, derandomize=True, max_examples=60)

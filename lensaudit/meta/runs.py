@@ -29,7 +29,7 @@ from lensaudit.errors import (
     failure_in,
     shortened,
 )
-from lensaudit.files import alone, digest, read_bytes, write_json
+from lensaudit.files import read_bytes, write_json
 from lensaudit.meta.aggregate import aggregated
 from lensaudit.meta.documents import (
     COMMAND,
@@ -80,6 +80,8 @@ from lensaudit.results.owner import check_free, folders_for
 from lensaudit.results.roles import InRole, ModelRole, check_roles, ends_as_sources
 from lensaudit.settings import MEMORY, ROWS, AnswerGroups, plain, shared
 from lensaudit.sweep.plan import ANCHORS, AttackVariant, relearned_rows
+from lensaudit.text import digest
+from lensaudit.turns import alone
 
 _NOT_IDENTITY = ("activations", "registry", "batch_size", "metrics")
 """Fields of the settings that do not change what a run finds, or are recorded elsewhere."""

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from lensaudit.data.spans import Encoded
 from lensaudit.errors import InputError, WorkError
-from lensaudit.files import digest, make_folder
+from lensaudit.files import make_folder
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import Checkpoint
 from lensaudit.models.conditions import EAGER
@@ -31,6 +31,7 @@ from lensaudit.scores.representation import (
     fisher_mask,
     masked_count,
 )
+from lensaudit.text import digest
 
 SHARES = (0.0001, 0.001, 0.01)
 """Of a layer's parameters, in its mask; compute_representation_baselines.py."""
