@@ -27,8 +27,10 @@ from lensaudit.metrics.privacy import ATTACKS, similarity
 from lensaudit.models.registry import published
 from lensaudit.results.integrity import check_result
 from lensaudit.results.kinds.eval import log_in
-from lensaudit.results.manifest import model_in, signed_object
+from lensaudit.results.manifest import model_in
 from lensaudit.results.reading import Number, checked_as, number, part
+from lensaudit.sweep.attempts import RESULT
+from lensaudit.sweep.plan import PLAN, Variant
 
 Means = Literal["knows", "forgot"]
 
@@ -178,6 +180,20 @@ class Values:
             return True
         return key in self.broken.get(model, ()) and isinstance(self.rows[model].get(key), str)
 
+    def is_answered(self, model: str, key: str) -> bool:
+        """Is there a value, or a reason that is an answer?"""
+        return key in self.rows.get(model, {}) and not self.is_to_do(model, key)
+
+    def without(self, failed: Mapping[str, str], keys: Iterable[str]) -> "Values":
+        """The same where models failed, with the reason at each of the metrics that they lack."""
+        rows, broken = {**self.rows}, {**self.broken}
+        for model in failed.keys() & rows.keys():
+            lacks = {key: failed[model] for key in keys if key not in rows[model]}
+            rows[model] = {**rows[model], **lacks}
+            broken[model] = {*broken.get(model, ()), *lacks}
+        to_do = {model: why for model, why in failed.items() if model not in rows}
+        return replace(self, rows=rows, to_do=to_do, broken=broken)
+
     @property
     def models(self) -> tuple[str, ...]:
         """Every model with a value, a reason or something to do."""
@@ -244,10 +260,12 @@ def _by_repository() -> Mapping[str, str]:
 
 
 EPOCHS = ("ep5", "ep10")
+SWEEP = "sweep"
+"""Of a folder of `meta`: the sweep of what it measured."""
+VARIANTS: Mapping[str | None, Variant] = {"quantize": "nf4", "relearn": "relearn-1ep"}
+"""Attack -> the variant of a sweep that it is; others are of models as they are."""
 TO_DO = "to_do.json"
 """Model -> why its run failed, beside the folders of those that did not."""
-DONE = "meta.json"
-"""In a model's folder: the name it is measured under, and what the finished result depends on."""
 LOG = "TOFU_EVAL.json"
 SUMMARY = "summary.json"
 _WANTED = (
@@ -305,7 +323,11 @@ def _file(path: Path, attack: str | None) -> Values:
 
 
 def _folder(folder: Path, attack: str | None) -> list[Values]:
-    """What a folder holds by itself, else what its sub-folders do."""
+    """What a folder holds by itself, else what its sub-folders do; of a sweep one side's units."""
+    if (folder / PLAN).is_file():
+        wanted, results = VARIANTS.get(attack, "base"), sorted(folder.glob(f"units/*/{RESULT}"))
+        own = (one.parent for one in results if part(read_json(one)).get("variant") == wanted)
+        return [table for unit in own for table in _folder(unit, attack)]
     log, summary = folder / LOG, folder / SUMMARY
     if log.is_file():
         return [_file(log, attack)]
@@ -334,13 +356,9 @@ def known_to_do(folder: Path) -> dict[str, str]:
 
 
 def _log(content: Mapping[str, Any], path: Path) -> Values:
-    """One model's log; its name is in a file beside it, else it is the folder's."""
-    log, done = log_in(content, path), path.parent / DONE
-    name, weights = log.source, model_in(log.manifest, "model").weights
-    if done.is_file():  # an attacked model is measured under the name of the model
-        said = checked_object(read_json(done), f"{done}")
-        name = str((signed_object(done) if "check" in said else said).get("model", name))
-    name, broken = short_name(name), set[str]()
+    """One model's log; its name is in the manifest beside it, else it is the folder's."""
+    log, broken = log_in(content, path), set[str]()
+    name, weights = short_name(log.source), model_in(log.manifest, "model").weights
     row: dict[str, float | str] = {}
     for suite, entry in log.entries.items():
         key = _KEYS.get(suite, suite)

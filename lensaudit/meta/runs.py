@@ -1,35 +1,27 @@
 """From names and results to judgements: read what is there, measure the rest, write the files.
 
-Models are measured one in memory at a time; an interrupted run goes on where it stopped. Every
-model is one evaluation in a folder of its own. A model whose run failed stays to do: it is named
-in `to_do.json` with the reason, and the next run tries it again. Attacked models are made, measured
-and let go; settings of the attacks are those of `docs/meta_fields.md`: NF4 without double
-quantisation; one epoch of relearning, of the model and of retain.
+What is to be measured is a plan of a sweep in `sweep/`: a unit for each model, attacked or not, run
+here one after another. A model whose unit failed stays to do: it is named with the reason, and the
+next run tries it again. The folder holds the plan of the last run and the units of all: what one of
+the same conditions found, whatever other metrics it was asked, is not measured again. Settings of
+the attacks are those of `docs/meta_fields.md`: NF4 without double quantisation; one epoch of
+relearning, of the model and of retain.
 """
 
 import hashlib
 import itertools
 import math
-import shutil
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from lensaudit.attacks.settings import Relearning, relearning_for
-from lensaudit.auditing.question import check_asked, splits_of
-from lensaudit.auditing.settings import EvaluateSettings
+from lensaudit.auditing.question import EVAL, LOG, check_asked, splits_of
 from lensaudit.data.suites import DEMO_DATA
-from lensaudit.errors import (
-    InputError,
-    PartialError,
-    VerificationError,
-    WorkError,
-    failure_in,
-    shortened,
-)
-from lensaudit.files import alone, digest, read_bytes, write_json
+from lensaudit.errors import InputError, PartialError, shortened
+from lensaudit.files import alone, digest, read_bytes
 from lensaudit.meta.aggregate import aggregated
 from lensaudit.meta.documents import (
     COMMAND,
@@ -43,28 +35,25 @@ from lensaudit.meta.documents import (
 )
 from lensaudit.meta.judging import check_pools, faithfulness, left, stability, usable
 from lensaudit.meta.reading import (
-    DONE,
     EPOCHS,
     FLUENCY,
-    LOG,
     PUBLISHED,
     SUITE_NAMES,
+    SWEEP,
     THRESHOLDS,
-    TO_DO,
     UTILITY_PARTS,
+    VARIANTS,
     JudgedMetric,
     Values,
     attack_aucs,
     judged,
-    known_to_do,
     merged,
     read_values,
     short_name,
     with_s_mia,
 )
 from lensaudit.meta.records import FaithfulnessRecord, RobustnessRecord
-from lensaudit.meta.settings import Attack, FaithfulnessSettings, RobustnessSettings
-from lensaudit.models.checkpoint import open_checkpoint
+from lensaudit.meta.settings import FaithfulnessSettings, RobustnessSettings
 from lensaudit.models.registry import (
     DEMO,
     Registry,
@@ -75,23 +64,28 @@ from lensaudit.models.registry import (
 )
 from lensaudit.progress import Notice
 from lensaudit.results.integrity import is_whole
-from lensaudit.results.keyed import keyed_document, write_keyed
-from lensaudit.results.owner import check_free, folders_for
-from lensaudit.results.roles import InRole, ModelRole, check_roles, ends_as_sources
-from lensaudit.settings import MEMORY, ROWS, AnswerGroups, plain, shared
-from lensaudit.sweep.plan import ANCHORS, AttackVariant, relearned_rows
-
-_NOT_IDENTITY = ("activations", "registry", "batch_size", "metrics")
-"""Fields of the settings that do not change what it finds, or are said otherwise."""
-_PLACES = (
-    *("data", "forget", "holdout", "retain_set", "retain_log"),
-    *("tokenizer", "template", "classifier", "align_data", "validity_data"),
+from lensaudit.results.manifest import MANIFEST
+from lensaudit.results.owner import check_free
+from lensaudit.results.reading import json_object
+from lensaudit.results.roles import InRole, ModelRole, check_roles
+from lensaudit.settings import MEMORY, ROWS, AnswerGroups, Machine, Questions, shared
+from lensaudit.sweep.attempts import why_missing
+from lensaudit.sweep.plan import (
+    ANCHORS,
+    Sweep,
+    Target,
+    Unit,
+    UnitConditions,
+    make_plan,
+    planned,
+    relearned_rows,
+    relearning_of,
+    replace_plan,
+    target_of,
 )
-"""Fields that may name a file or folder; another's text is no place, whatever lies here."""
 
-
-VARIANTS: Mapping[Attack, AttackVariant] = {"quantize": "nf4", "relearn": "relearn-1ep"}
-"""Attack -> the variant of a sweep that it is."""
+_PLACES = ("data", "forget", "holdout", "retain_set", "classifier")
+"""Conditions that may name a file or folder; another's text is no place, whatever lies here."""
 
 
 def _content(value: Any) -> Any:
@@ -104,29 +98,13 @@ def _content(value: Any) -> Any:
     return [hashlib.sha256(read_bytes(one)).hexdigest() for one in files]
 
 
-def identity_of(name: str, registry: Registry) -> dict[str, Any]:
-    """A model's weights: by content for a folder, by name and revision for the Hub.
-
-    A finished result of a Hub checkpoint that was deleted to save space stays usable.
-    """
+def _target(name: str, registry: Registry) -> Target:
+    """A model as a plan names it: a folder by content, one on the Hub by name and revision."""
     spec = resolve(name, registry)
-    if spec.local is None and spec.adapter is None:
-        return {"repo": spec.repo, "revision": spec.revision}
     try:
-        return {"weights": open_checkpoint(spec).weights}
+        return planned(spec)
     except InputError:  # measuring it will say what is wrong
-        return {"unopened": name}
-
-
-def _folders(names: Sequence[str], parent: Path) -> dict[str, Path]:
-    """A folder per model; names that look alike on disk are told apart by a hash."""
-    return {name: parent / place.name for name, place in folders_for(names, None).items()}
-
-
-def _finished(folder: Path, key: str) -> Sequence[str]:
-    """The metrics that a model's folder holds under the same conditions."""
-    done = keyed_document(folder / DONE, key) if is_whole(folder) else None
-    return done["metrics"] if done else ()
+        return target_of(spec, None)
 
 
 RESULTS = "results"
@@ -143,7 +121,7 @@ class MetaRun:
     registry: Registry
     full: str
     retain: str
-    evaluation: EvaluateSettings | None
+    measuring: AnswerGroups | None
     """How models are measured; None: values come from results alone."""
     notice: Notice
 
@@ -152,39 +130,111 @@ class MetaRun:
         """What is measured: s_MIA follows from the attack itself and retain's."""
         return [one.usable_as or one.key for one in self.metrics]
 
-    def relearning(self, asked: RobustnessSettings) -> tuple[Relearning, str]:
-        """How models are relearned, and on which forget rows: `demo`, `forget10` or a file."""
-        assert self.evaluation is not None
-        default = relearning_for(demo=self.evaluation.data == DEMO_DATA)
-        rows = relearned_rows(self.evaluation, asked.relearn_data)
-        return replace(default, lr=asked.relearn_lr or default.lr), rows
+    @cached_property
+    def targets(self) -> Mapping[str, Target]:
+        """The models and the anchors as a plan names them."""
+        names = dict.fromkeys((*self.names, self.full, self.retain))
+        return {name: _target(name, self.registry) for name in names}
 
-    def key(self, name: str, attack: RobustnessSettings | None = None) -> str:
-        """Content hash of what a model's finished result depends on, beside its metrics."""
-        of_model = identity_of(name, self.registry)
+    def conditions(
+        self, metrics: Iterable[str] = (), attack: RobustnessSettings | None = None
+    ) -> UnitConditions:
+        """How a unit is measured: evaluated alone, and relearned as it was asked."""
+        assert self.measuring is not None
+        more: dict[str, Any] = {}
+        if attack is not None:
+            more = {"relearn_on": attack.relearn_data, "relearn_lr": attack.relearn_lr}
+        return UnitConditions(
+            **shared(self.measuring, Questions, Machine),
+            **more,
+            metrics=tuple(sorted(metrics)),
+            association="none",
+            patch=False,
+            keep=attack is not None and attack.keep,
+            activations=self.measuring.activations,
+        )
+
+    def sweep(
+        self, names: Iterable[str], metrics: Iterable[str], attack: RobustnessSettings | None = None
+    ) -> Sweep:
+        """The plan of models under some metrics: as they are, or attacked."""
+        conditions, attacks = self.conditions(metrics, attack), dict[str, Any]()
         if attack is not None and attack.attack == "quantize":
-            of_model["attack"] = {"method": "nf4"}
+            attacks = {VARIANTS[attack.attack]: {"method": "nf4"}}
         elif attack is not None:
-            how, rows = self.relearning(attack)
-            of_model["attack"] = asdict(how) | {"data": _content(rows)}
-        said = plain(self.evaluation, without=_NOT_IDENTITY)
-        anchors = {one: said[one] and identity_of(said[one], self.registry) for one in ANCHORS}
-        return digest([of_model, said | {one: _content(said[one]) for one in _PLACES} | anchors])
+            rows = _content(relearned_rows(conditions, conditions.relearn_on))
+            how = asdict(relearning_of(conditions))
+            attacks = {VARIANTS[attack.attack]: how | {"rows": rows}}
+        return make_plan(
+            self.out / SWEEP,
+            [self.targets[name] for name in names],
+            anchors={role: self.targets[getattr(self, role)] for role in ANCHORS},
+            variants=(VARIANTS[attack.attack] if attack else "base",),
+            conditions=conditions,
+            data=digest([_content(getattr(conditions, one)) for one in _PLACES]),
+            attacks=attacks,
+        )
+
+    def units(
+        self, names: Sequence[str], sweep: Sweep, attack: RobustnessSettings | None = None
+    ) -> dict[str, Unit]:
+        """The unit of each model, as it is or attacked."""
+        variant = VARIANTS[attack.attack] if attack else "base"
+        called = {tuple(one.identity): one.name for one in sweep.targets}
+        own = {one.target: one for one in sweep.units if one.variant == variant}
+        return {name: own[called[tuple(self.targets[name].identity)]] for name in names}
+
+    def held(self, names: Sequence[str], attack: RobustnessSettings | None = None) -> Values:
+        """What units under these conditions found of the models, whatever metrics they were asked.
+
+        Of one that failed too: the metrics of the passes that did not break.
+        """
+        below = sorted((self.out / SWEEP).glob(f"*/*/{EVAL}/{MANIFEST}"), reverse=True)
+        logs = {one.parts[-3]: one.parent for one in below if is_whole(one.parent)}
+        asked = {tuple(json_object(one / MANIFEST)["options"]["metrics"]) for one in logs.values()}
+        rows: dict[str, dict[str, float | str]] = {}
+        faults: dict[str, dict[str, float | str]] = {}
+        weights: dict[str, str] = {}
+        for metrics in sorted(asked):
+            for name, unit in self.units(names, self.sweep(names, metrics, attack), attack).items():
+                if unit.id not in logs:
+                    continue
+                one = read_values([logs[unit.id] / LOG])
+                for (model, row), bad in zip(one.rows.items(), one.broken.values(), strict=True):
+                    faults.setdefault(name, {}).update({key: row[key] for key in bad})
+                    sound = {key: cell for key, cell in row.items() if key not in bad}
+                    # of a value that was found twice the first one stays
+                    rows[name] = sound | rows.get(name, {})
+                    weights |= {name: one.weights[model]}
+        broken = {name: own.keys() - rows[name].keys() for name, own in faults.items()}
+        return Values(
+            {name: faults[name] | row for name, row in rows.items()}, weights=weights, broken=broken
+        )
+
+    def lacking(
+        self, names: Iterable[str], keys: Sequence[str], found: Values
+    ) -> dict[tuple[str, ...], list[str]]:
+        """Metrics of the suite -> models that no unit answered about them."""
+        left: dict[tuple[str, ...], list[str]] = {}
+        for name in names:
+            lack = [key for key in keys if not found.is_answered(name, key)]
+            left.setdefault(tuple(SUITE_NAMES.get(key, key) for key in lack), []).append(name)
+        left.pop((), None)
+        return left
 
     def plan(self) -> list[str]:
         """What would be measured; nothing is loaded or written."""
-        if self.evaluation is None:
+        if self.measuring is None:
             return [f"{len(self.names)} models, values from results; nothing is measured"]
-        wanted, folder = {SUITE_NAMES.get(key, key) for key in self.keys}, self.out / "before"
-        places = _folders(self.names, folder).items()
-        done = [name for name, at in places if wanted <= {*_finished(at, self.key(name))}]
-        return [f"{folder}: {len(self.names)} models x {len(wanted)} metrics, {len(done)} finished"]
+        keys = [*dict.fromkeys(self.keys)]
+        left = self.lacking(self.names, keys, self.held(self.names)).values()
+        n, n_left = len(self.names), sum(map(len, left))
+        return [f"{self.out / SWEEP}: {n} models x {len(keys)} metrics, {n - n_left} finished"]
 
     def completed(
         self,
         known: Values,
         names: Iterable[str],
-        folder: str,
         extra: Sequence[str] = (),
         attack: RobustnessSettings | None = None,
     ) -> Values:
@@ -195,74 +245,51 @@ class MetaRun:
             TryAgainError: another process measures into the same folder.
         """
         keys = [*dict.fromkeys((*self.keys, *extra))]
-        lacking = [n for n in names if any(math.isnan(known.value(n, key)) for key in keys)]
-        if self.evaluation is None or not lacking:
+        wanted = [n for n in names if any(math.isnan(known.value(n, key)) for key in keys)]
+        if self.measuring is None or not wanted:
             return known
-        place, to_do = self.out / folder, dict[str, str]()
-        folders, suite = _folders(lacking, place), [SUITE_NAMES.get(key, key) for key in keys]
-        with alone(place):
-            others = {name: why for name, why in known_to_do(place).items() if name not in folders}
-            for number, (name, own) in enumerate(folders.items(), 1):
-                self.notice(f"{folder}: model {number} of {len(lacking)}: {name}")
-                reason = self._measure(name, own, suite, attack)
-                if reason is not None:
-                    to_do[name] = reason
-                    self.notice(f"to do: {name}: {reason}")
-                write_json(place / TO_DO, others | to_do)
-        if len(to_do) == len(lacking):
-            first, reason = next(iter(to_do.items()))
-            raise InputError(f"none of {len(lacking)} models could be measured; {first}: {reason}")
-        done = read_values([own / LOG for name, own in folders.items() if name not in to_do])
-        rest = {model: row for model, row in known.rows.items() if model not in lacking}
-        return merged([replace(known, rows=rest), done, Values(to_do=to_do)])
+        failed: dict[str, str] = {}
+        with alone(self.out / SWEEP):
+            left = self.lacking(wanted, keys, self.held(wanted, attack))
+            for metrics, some in left.items():
+                failed |= self._measured(some, metrics, attack)
+            found = self.held(wanted, attack).without(failed, keys)
+        if all(found.is_to_do(name, key) for name in wanted for key in keys):
+            first, why = wanted[0], found.why_not(wanted[0], keys[0]).removeprefix("to do: ")
+            raise InputError(f"none of {len(wanted)} models could be measured; {first}: {why}")
+        rest = {model: row for model, row in known.rows.items() if model not in wanted}
+        return merged([replace(known, rows=rest), found])
 
-    @ends_as_sources()
-    def _measure(
-        self, name: str, folder: Path, metrics: Sequence[str], attack: RobustnessSettings | None
-    ) -> str | None:
-        """Measure one model, unless that was done; why it could not be."""
-        key = self.key(name, attack)
-        known = _finished(folder, key)
-        if {*metrics} <= {*known}:
-            return None
-        import torch  # with all that measures, seconds to import
+    def _measured(
+        self, names: Sequence[str], metrics: Sequence[str], attack: RobustnessSettings | None
+    ) -> dict[str, str]:
+        """Run the units of some models; why units failed, by model."""
+        from lensaudit.metrics.registry import ordered, retain_names  # with all that measures
+        from lensaudit.sweep.engines import engine_of
+        from lensaudit.sweep.run import run_units
+        from lensaudit.sweep.settings import RunSettings
+        from lensaudit.sweep.upkeep import retry
 
-        from lensaudit.auditing.evaluate import evaluate_into
-        from lensaudit.models.device import one_memory_error
-        from lensaudit.sweep.unit import attacked
-
-        # what an earlier run found under the same conditions stays in the log
-        wanted = tuple(dict.fromkeys((*metrics, *sorted(known))))
-        (folder / DONE).unlink(missing_ok=True)
-        (folder / LOG).unlink(missing_ok=True)
-        assert self.evaluation is not None
-        made = name
-        try:
-            with one_memory_error():
-                if attack is not None:
-                    how, rows = self.relearning(attack)
-                    # an attacked model lives in a folder of its own until it is measured
-                    made = str(
-                        attacked(
-                            open_checkpoint(resolve(name, self.registry)),
-                            VARIANTS[attack.attack],
-                            self.out / "attacked" / attack.attack / folder.name,
-                            device=attack.measuring.device,
-                            how=how,
-                            rows=rows,
-                        )
-                    )
-                found = evaluate_into(made, replace(self.evaluation, metrics=wanted), folder)
-        except (InputError, WorkError, VerificationError, torch.OutOfMemoryError) as error:
-            return failure_in(name, "evaluate", error).message
-        failed = [entry for entry in found.entries.values() if entry.failed]
-        if failed and len(failed) == len(found.entries):
-            return failed[0].reason
-        done = {"model": name, "key": None if failed else key, "metrics": list(wanted)}
-        write_keyed(folder / DONE, done)
-        if attack is not None and not attack.keep:
-            shutil.rmtree(made, ignore_errors=True)
-        return None
+        sweep, settings = self.sweep(names, metrics, attack), RunSettings()
+        units, retain = self.units(names, sweep, attack), sweep.anchor_units()[0]
+        replace_plan(sweep)
+        retry(sweep)
+        # a result of which nothing could be read was damaged
+        retry(sweep, [one.id for one in units.values()], redo=True)
+        engine = engine_of(settings, sweep, report=self.notice)
+        run = partial(run_units, sweep, engine=engine, settings=settings, report=self.notice)
+        # others are compared with its log
+        states = run([retain]) if retain_names(ordered(sweep.conditions.suite, metrics)) else []
+        if all(one.result for one in states):
+            states = run([*units.values()])
+        else:
+            states *= len(units)
+        failed: dict[str, str] = {}
+        for name, state in zip(names, states, strict=True):
+            if state.result is None:
+                failed[name] = state.failure.reason if state.failure else why_missing(state)
+                self.notice(f"to do: {name}: {failed[name]}")
+        return failed
 
     def before(
         self, results: Sequence[Path], side: str | None = None, extra: Sequence[str] = ()
@@ -271,7 +298,7 @@ class MetaRun:
         compared = any(one.usable_as for one in self.metrics)
         names = dict.fromkeys((*self.names, self.retain) if compared else self.names)
         known = read_values(results, attack=side) if results else Values()
-        found = self.completed(known, names, "before", extra)
+        found = self.completed(known, names, extra)
         return with_s_mia(found, attack_aucs(found, self.retain))
 
     def write(
@@ -295,7 +322,7 @@ class MetaRun:
             options={**options, **own, "retain": self.retain, "fluency": fluency},
             inputs={"results": [], "weights": {}} | inputs,
             started=started,
-            device=self.evaluation.device if self.evaluation else "none",
+            device=self.measuring.device if self.measuring else "none",
         )
 
 
@@ -323,8 +350,8 @@ def prepare_faithfulness(settings: FaithfulnessSettings, notice: Notice) -> Meta
         "forgot": pool(settings.forgot, "forgot", registry),
     }
     how = _prepared(pools, settings, notice, measuring=settings.run or not settings.results)
-    here = {} if how.evaluation is None else {m: identity_of(m, registry) for m in how.names}
-    weights = {name: one["weights"] for name, one in here.items() if "weights" in one}
+    here = {} if how.measuring is None else how.targets
+    weights = {name: one.weights for name, one in here.items() if one.weights}
     known = read_values(settings.results) if settings.results else Values()
     for values in (Values(weights=weights), known):
         check_pools(pools["knows"], pools["forgot"], values)
@@ -408,7 +435,7 @@ def run_robustness(settings: RobustnessSettings, how: MetaRun) -> RobustnessReco
         chosen = [replace(one, to_do={**one.to_do, **waits}) for one in chosen]
     wanted = dict.fromkeys(model for one in chosen for model in left(models, one))
     wanted |= {how.retain: None} if attack == "relearn" else {}
-    after = how.completed(known, wanted, f"after-{attack}", attack=settings)
+    after = how.completed(known, wanted, attack=settings)
     after = with_s_mia(after, attack_aucs(values, how.retain))
     found = [
         stability(one, attack, models, row, values, after, retain=how.retain, form=settings.form)
@@ -458,7 +485,7 @@ def _prepared(
     given, names = settings.measuring, [*itertools.chain.from_iterable(asked.values())]
     full = given.full or default_anchor("full", names)
     retain = given.retain or default_anchor("retain", names)
-    evaluation, registry = None, load_registry(given.registry)
+    measured, registry = None, load_registry(given.registry)
     if measuring:
         _check_machine(given)
         for name in (*names, full, retain):
@@ -468,17 +495,17 @@ def _prepared(
         for name in names:
             check_asked(name, given, given.registry)
         data = given.data or (DEMO_DATA if own else None)
-        chosen = shared(given, AnswerGroups, full=full, retain=retain, data=data)
-        evaluation = EvaluateSettings(**chosen)
-        _check_rows(full, evaluation)
+        measured = replace(given, full=full, retain=retain, data=data)
+        _check_rows(full, measured)
+    metrics = tuple(judged(settings.metrics))
+    how = MetaRun(tuple(names), settings.out, metrics, registry, full, retain, measured, notice)
     roles: Mapping[ModelRole, Sequence[str]] = {**asked, "full": [full], "retain": [retain]}
     check_roles(
-        InRole(role, name, digest(identity_of(name, registry)) if measuring else name)
+        InRole(role, name, digest(how.targets[name].identity) if measuring else name)
         for role, some in roles.items()
         for name in some
     )
-    metrics = tuple(judged(settings.metrics))
-    return MetaRun(tuple(names), settings.out, metrics, registry, full, retain, evaluation, notice)
+    return how
 
 
 def _check_machine(given: AnswerGroups) -> None:
@@ -497,16 +524,16 @@ def _check_machine(given: AnswerGroups) -> None:
         parse_memory(given.memory)
 
 
-def _check_rows(full: str, evaluation: EvaluateSettings) -> None:
+def _check_rows(full: str, asked: AnswerGroups) -> None:
     """Refuse rows on this machine that the suite cannot ask; the Hub is asked by the run alone.
 
     Raises:
         InputError: the files lack what the suite reads, or cannot be read.
     """
-    data, own = evaluation.data, (evaluation.forget, evaluation.holdout, evaluation.retain_set)
+    data, own = asked.data, (asked.forget, asked.holdout, asked.retain_set)
     named = data is not None and (data.endswith(ROWS) or Path(data).exists())
     if any(own) or data == DEMO_DATA or named:
-        splits_of(full, evaluation)
+        splits_of(full, asked)
 
 
 def _candidates(settings: RobustnessSettings) -> list[str]:

@@ -313,7 +313,9 @@ RESULT = "result.json"
 SCHEMA = 1
 PARTS = ("eval", "patch", "know")
 """Folders of a unit: one for each question."""
-_SCRATCH = ("checkpoint", "registry.json", "eval/passes", "eval/retain")
+CHECKPOINT = "checkpoint"
+"""The attacked model, beside the parts of a unit."""
+_SCRATCH = (CHECKPOINT, "registry.json", "eval/passes", "eval/retain")
 """What only the work needed."""
 
 
@@ -334,14 +336,16 @@ def publish(sweep: Sweep, unit: Unit, record: Mapping[str, Any] | None) -> None:
         WorkError: it cannot be published.
     """
     work, done = sweep.work(unit.id), sweep.unit(unit.id)
+    gone = [one for one in _SCRATCH if one != CHECKPOINT or not sweep.conditions.keep]
     if record is not None:
-        below = [one for part in PARTS for one in sorted((work / part).rglob("*")) if one.is_file()]
+        parts = (*PARTS, CHECKPOINT)
+        below = [one for part in parts for one in sorted((work / part).rglob("*")) if one.is_file()]
         marks = {path.relative_to(work).as_posix(): path for path in below}
-        scratch = tuple(f"{name}/" for name in _SCRATCH)
+        scratch = tuple(f"{name}/" for name in gone)
         files = {k: mark_of(v) for k, v in marks.items() if not k.startswith(scratch)}
         identity = {"schema": SCHEMA, "key": unit.id, "unit": unit.id, "target": unit.target}
         write_keyed(work / RESULT, {**identity, "variant": unit.variant, **record, "files": files})
-    for name in _SCRATCH:
+    for name in gone:
         remove_below(work, work / name)
     try:
         done.parent.mkdir(parents=True, exist_ok=True)

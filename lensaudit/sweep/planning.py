@@ -11,7 +11,6 @@ from typing import Any, get_args
 
 from rich.filesize import decimal as size
 
-from lensaudit.attacks.settings import Relearning, relearning_for
 from lensaudit.auditing.question import annotated_set, check_asked, splits_of, validity_rows
 from lensaudit.data.facts import Fact
 from lensaudit.data.neutral import Neutral, kept_facts, neutral_beside
@@ -49,11 +48,12 @@ from lensaudit.sweep.plan import (
     COMMAND,
     VARIANTS,
     Sweep,
-    Target,
     UnitConditions,
     Variant,
     make_plan,
+    planned,
     relearned_rows,
+    relearning_of,
     target_of,
 )
 from lensaudit.sweep.settings import RELEARNED, PlanSettings, WatchSettings
@@ -187,12 +187,6 @@ def with_data(conditions: UnitConditions, names: Sequence[str]) -> UnitCondition
     return replace(conditions, **{key: os.path.abspath(one) for key, one in places.items()})
 
 
-def planned(spec: ModelSpec) -> Target:
-    """A checkpoint of the plan; a folder's is opened and hashed, the Hub is not asked."""
-    local = spec.local is not None and (spec.adapter is None or spec.adapter.local is not None)
-    return target_of(spec, open_checkpoint(spec).weights if local else None)
-
-
 def patched_data(conditions: UnitConditions) -> str | None:
     """The annotated forget set of the patched scores; None where none is wanted.
 
@@ -290,11 +284,6 @@ def attacks_of(conditions: UnitConditions, variants: Sequence[Variant]) -> Mappi
         rows = load_rows(relearned_rows(conditions, conditions.relearn_on), part="forget")
         found[RELEARNED] = asdict(how) | {"formats": list(how.formats), "rows": rows_hash(rows)}
     return {one: found[one] for one in variants if one in found}
-
-
-def relearning_of(conditions: UnitConditions) -> Relearning:
-    """The published attack, or that of the embedded family where its data is asked."""
-    return relearning_for(demo=conditions.data == DEMO_DATA)
 
 
 def select(names: Sequence[str], registry: Registry) -> list[ModelSpec]:

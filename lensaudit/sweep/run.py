@@ -198,6 +198,15 @@ def run_sweep(
     return states
 
 
+def run_units(
+    sweep: Sweep, units: Sequence[Unit], engine: Engine, settings: RunSettings, report: Report
+) -> list[UnitState]:
+    """Do what is left of some units, in their order; their states afterwards."""
+    order = Order(str(sweep.root.resolve()), (), secrets.token_hex(6), settings)
+    _rounds(sweep, units, engine, order, report, FIRST_PAUSE_S)
+    return [state_of(sweep, unit, run=order.run) for unit in units]
+
+
 def check_anchor(state: UnitState) -> None:
     """Refuse to go on without an anchor.
 

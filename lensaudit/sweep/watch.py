@@ -30,7 +30,9 @@ from lensaudit.sweep.plan import (
     Sweep,
     Unit,
     make_plan,
+    planned,
     read_plan,
+    replace_plan,
     target_of,
     write_plan,
 )
@@ -39,7 +41,6 @@ from lensaudit.sweep.planning import (
     conditions_of,
     data_digest,
     missing_lines,
-    planned,
     with_data,
 )
 from lensaudit.sweep.run import Order, attempt, check_anchor
@@ -232,7 +233,7 @@ def _audited(
         targets = [one for one in sweep.targets if one.name != target.name]
         units = [one for one in sweep.units if one.target != target.name]
         sweep = replace(sweep, targets=(*targets, target), units=(*units, unit))
-        write_json(sweep.file, sweep.content | {"hash": sweep.hash})
+        replace_plan(sweep)
     if is_left := state_of(sweep, unit, run=order.run).name == "to do":
         report(f"step {step}: {checkpoint.folder.name}")
         failure = attempt(sweep, unit, order, StopSignals(install=False))
