@@ -7,6 +7,7 @@ What is understood, told apart by content:
     ep5/, ep10/ of category/model/          the run folder of the UDS repository
     method_results.json, results.json       its published files
     a folder of any of these                all of them; `to_do.json` names models that failed
+    a folder with the plan of a sweep       its finished units, as they are or attacked
 
 The published files are those of gnueaj/unlearning-depth-score, docs/data/{method_results,
 meta_eval}.json and runs/; none of them come with this package. Short keys of metrics are theirs,
@@ -180,20 +181,6 @@ class Values:
             return True
         return key in self.broken.get(model, ()) and isinstance(self.rows[model].get(key), str)
 
-    def is_answered(self, model: str, key: str) -> bool:
-        """Is there a value, or a reason that is an answer?"""
-        return key in self.rows.get(model, {}) and not self.is_to_do(model, key)
-
-    def without(self, failed: Mapping[str, str], keys: Iterable[str]) -> "Values":
-        """The same where models failed, with the reason at each of the metrics that they lack."""
-        rows, broken = {**self.rows}, {**self.broken}
-        for model in failed.keys() & rows.keys():
-            lacks = {key: failed[model] for key in keys if key not in rows[model]}
-            rows[model] = {**rows[model], **lacks}
-            broken[model] = {*broken.get(model, ()), *lacks}
-        to_do = {model: why for model, why in failed.items() if model not in rows}
-        return replace(self, rows=rows, to_do=to_do, broken=broken)
-
     @property
     def models(self) -> tuple[str, ...]:
         """Every model with a value, a reason or something to do."""
@@ -325,8 +312,10 @@ def _file(path: Path, attack: str | None) -> Values:
 def _folder(folder: Path, attack: str | None) -> list[Values]:
     """What a folder holds by itself, else what its sub-folders do; of a sweep one side's units."""
     if (folder / PLAN).is_file():
-        wanted, results = VARIANTS.get(attack, "base"), sorted(folder.glob(f"units/*/{RESULT}"))
-        own = (one.parent for one in results if part(read_json(one)).get("variant") == wanted)
+        said = {one.parent: part(read_json(one)) for one in folder.glob(f"units/*/{RESULT}")}
+        wanted = VARIANTS.get(attack, "base")
+        own = [unit for unit, result in said.items() if result.get("variant") == wanted]
+        own.sort(key=lambda unit: (str(said[unit].get("target")), unit))
         return [table for unit in own for table in _folder(unit, attack)]
     log, summary = folder / LOG, folder / SUMMARY
     if log.is_file():
@@ -365,6 +354,19 @@ def _log(content: Mapping[str, Any], path: Path) -> Values:
         row[key] = (entry.reason or "null in the log") if entry.value is None else entry.value
         broken |= {key} if entry.value is None and entry.failed else set()
     return Values({name: row}, weights={name: weights} if weights else {}, broken={name: broken})
+
+
+def read_unit(log: Path, name: str, metrics: Iterable[str]) -> Values:
+    """What the log of a unit says of metrics of the suite, under the name that its model has here.
+
+    Raises:
+        InputError: it is not as it was written.
+    """
+    found = read_values([log])
+    tables = (found.rows, found.weights, found.broken)
+    (row,), (weights,), (broken,) = (one.values() for one in tables)
+    own = {key: row[key] for key in (_KEYS.get(one, one) for one in metrics)}
+    return Values({name: own}, weights={name: weights}, broken={name: broken})
 
 
 Readings = dict[str, float | None]

@@ -14,7 +14,7 @@ import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -48,12 +48,14 @@ from lensaudit.meta.reading import (
     attack_aucs,
     judged,
     merged,
+    read_unit,
     read_values,
     short_name,
     with_s_mia,
 )
 from lensaudit.meta.records import FaithfulnessRecord, RobustnessRecord
 from lensaudit.meta.settings import FaithfulnessSettings, RobustnessSettings
+from lensaudit.metrics.registry import ordered, retain_names
 from lensaudit.models.registry import (
     DEMO,
     Registry,
@@ -70,6 +72,7 @@ from lensaudit.results.reading import json_object
 from lensaudit.results.roles import InRole, ModelRole, check_roles
 from lensaudit.settings import MEMORY, ROWS, AnswerGroups, Machine, Questions, shared
 from lensaudit.sweep.attempts import why_missing
+from lensaudit.sweep.engines import run_here
 from lensaudit.sweep.plan import (
     ANCHORS,
     Sweep,
@@ -83,6 +86,8 @@ from lensaudit.sweep.plan import (
     replace_plan,
     target_of,
 )
+from lensaudit.sweep.settings import RELEARNED
+from lensaudit.sweep.upkeep import retry
 
 _PLACES = ("data", "forget", "holdout", "retain_set", "classifier")
 """Conditions that may name a file or folder; another's text is no place, whatever lies here."""
@@ -141,48 +146,38 @@ class MetaRun:
     ) -> UnitConditions:
         """How a unit is measured: evaluated alone, and relearned as it was asked."""
         assert self.measuring is not None
-        more: dict[str, Any] = {}
-        if attack is not None:
-            more = {"relearn_on": attack.relearn_data, "relearn_lr": attack.relearn_lr}
         return UnitConditions(
             **shared(self.measuring, Questions, Machine),
-            **more,
             metrics=tuple(sorted(metrics)),
             association="none",
             patch=False,
+            relearn_on=attack.relearn_data if attack else None,
+            relearn_lr=attack.relearn_lr if attack else None,
             keep=attack is not None and attack.keep,
             activations=self.measuring.activations,
         )
 
-    def sweep(
-        self, names: Iterable[str], metrics: Iterable[str], attack: RobustnessSettings | None = None
-    ) -> Sweep:
-        """The plan of models under some metrics: as they are, or attacked."""
-        conditions, attacks = self.conditions(metrics, attack), dict[str, Any]()
-        if attack is not None and attack.attack == "quantize":
-            attacks = {VARIANTS[attack.attack]: {"method": "nf4"}}
-        elif attack is not None:
+    def planned(
+        self, names: Sequence[str], metrics: Iterable[str], attack: RobustnessSettings | None = None
+    ) -> tuple[Sweep, Mapping[str, Unit]]:
+        """The plan of models under some metrics, and the unit of each: as it is, or attacked."""
+        conditions, how = self.conditions(metrics, attack), dict[str, Any]()
+        variant = VARIANTS[attack.attack] if attack else "base"
+        if variant == RELEARNED:
             rows = _content(relearned_rows(conditions, conditions.relearn_on))
-            how = asdict(relearning_of(conditions))
-            attacks = {VARIANTS[attack.attack]: how | {"rows": rows}}
-        return make_plan(
+            how = asdict(relearning_of(conditions)) | {"rows": rows}
+        sweep = make_plan(
             self.out / SWEEP,
             [self.targets[name] for name in names],
             anchors={role: self.targets[getattr(self, role)] for role in ANCHORS},
-            variants=(VARIANTS[attack.attack] if attack else "base",),
+            variants=(variant,),
             conditions=conditions,
             data=digest([_content(getattr(conditions, one)) for one in _PLACES]),
-            attacks=attacks,
+            attacks={variant: how} if attack else {},
         )
-
-    def units(
-        self, names: Sequence[str], sweep: Sweep, attack: RobustnessSettings | None = None
-    ) -> dict[str, Unit]:
-        """The unit of each model, as it is or attacked."""
-        variant = VARIANTS[attack.attack] if attack else "base"
         called = {tuple(one.identity): one.name for one in sweep.targets}
-        own = {one.target: one for one in sweep.units if one.variant == variant}
-        return {name: own[called[tuple(self.targets[name].identity)]] for name in names}
+        units = {unit.target: unit for unit in sweep.units if unit.variant == variant}
+        return sweep, {one: units[called[tuple(self.targets[one].identity)]] for one in names}
 
     def held(self, names: Sequence[str], attack: RobustnessSettings | None = None) -> Values:
         """What units under these conditions found of the models, whatever metrics they were asked.
@@ -192,43 +187,30 @@ class MetaRun:
         below = sorted((self.out / SWEEP).glob(f"*/*/{EVAL}/{MANIFEST}"), reverse=True)
         logs = {one.parts[-3]: one.parent for one in below if is_whole(one.parent)}
         asked = {tuple(json_object(one / MANIFEST)["options"]["metrics"]) for one in logs.values()}
-        rows: dict[str, dict[str, float | str]] = {}
-        faults: dict[str, dict[str, float | str]] = {}
-        weights: dict[str, str] = {}
-        for metrics in sorted(asked):
-            for name, unit in self.units(names, self.sweep(names, metrics, attack), attack).items():
-                if unit.id not in logs:
-                    continue
-                one = read_values([logs[unit.id] / LOG])
-                for (model, row), bad in zip(one.rows.items(), one.broken.values(), strict=True):
-                    faults.setdefault(name, {}).update({key: row[key] for key in bad})
-                    sound = {key: cell for key, cell in row.items() if key not in bad}
-                    # of a value that was found twice the first one stays
-                    rows[name] = sound | rows.get(name, {})
-                    weights |= {name: one.weights[model]}
-        broken = {name: own.keys() - rows[name].keys() for name, own in faults.items()}
-        return Values(
-            {name: faults[name] | row for name, row in rows.items()}, weights=weights, broken=broken
+        return merged(
+            read_unit(logs[unit.id] / LOG, name, metrics)
+            for metrics in sorted(asked)
+            for name, unit in self.planned(names, metrics, attack)[1].items()
+            if unit.id in logs
         )
 
     def lacking(
         self, names: Iterable[str], keys: Sequence[str], found: Values
-    ) -> dict[tuple[str, ...], list[str]]:
+    ) -> Mapping[tuple[str, ...], Sequence[str]]:
         """Metrics of the suite -> models that no unit answered about them."""
         left: dict[tuple[str, ...], list[str]] = {}
         for name in names:
-            lack = [key for key in keys if not found.is_answered(name, key)]
+            row = found.rows.get(name, {})
+            lack = [key for key in keys if key not in row or found.is_to_do(name, key)]
             left.setdefault(tuple(SUITE_NAMES.get(key, key) for key in lack), []).append(name)
-        left.pop((), None)
-        return left
+        return {metrics: some for metrics, some in left.items() if metrics}
 
     def plan(self) -> list[str]:
         """What would be measured; nothing is loaded or written."""
         if self.measuring is None:
             return [f"{len(self.names)} models, values from results; nothing is measured"]
-        keys = [*dict.fromkeys(self.keys)]
-        left = self.lacking(self.names, keys, self.held(self.names)).values()
-        n, n_left = len(self.names), sum(map(len, left))
+        n, keys = len(self.names), [*dict.fromkeys(self.keys)]
+        n_left = sum(map(len, self.lacking(self.names, keys, self.held(self.names)).values()))
         return [f"{self.out / SWEEP}: {n} models x {len(keys)} metrics, {n - n_left} finished"]
 
     def completed(
@@ -253,10 +235,14 @@ class MetaRun:
             left = self.lacking(wanted, keys, self.held(wanted, attack))
             for metrics, some in left.items():
                 failed |= self._measured(some, metrics, attack)
-            found = self.held(wanted, attack).without(failed, keys)
+            found = self.held(wanted, attack)
+        # of a model that failed now, what was found before stays
+        lacks = {m: {*keys} - found.rows[m].keys() for m in failed if m in found.rows}
+        why = {model: dict.fromkeys(lack, failed[model]) for model, lack in lacks.items()}
+        found = merged([found, Values(why, to_do=failed, broken=lacks)])
         if all(found.is_to_do(name, key) for name in wanted for key in keys):
-            first, why = wanted[0], found.why_not(wanted[0], keys[0]).removeprefix("to do: ")
-            raise InputError(f"none of {len(wanted)} models could be measured; {first}: {why}")
+            first, reason = wanted[0], found.why_not(wanted[0], keys[0]).removeprefix("to do: ")
+            raise InputError(f"none of {len(wanted)} models could be measured; {first}: {reason}")
         rest = {model: row for model, row in known.rows.items() if model not in wanted}
         return merged([replace(known, rows=rest), found])
 
@@ -264,31 +250,24 @@ class MetaRun:
         self, names: Sequence[str], metrics: Sequence[str], attack: RobustnessSettings | None
     ) -> dict[str, str]:
         """Run the units of some models; why units failed, by model."""
-        from lensaudit.metrics.registry import ordered, retain_names  # with all that measures
-        from lensaudit.sweep.engines import engine_of
-        from lensaudit.sweep.run import run_units
-        from lensaudit.sweep.settings import RunSettings
-        from lensaudit.sweep.upkeep import retry
-
-        sweep, settings = self.sweep(names, metrics, attack), RunSettings()
-        units, retain = self.units(names, sweep, attack), sweep.anchor_units()[0]
+        sweep, units = self.planned(names, metrics, attack)
         replace_plan(sweep)
         retry(sweep)
         # a result of which nothing could be read was damaged
         retry(sweep, [one.id for one in units.values()], redo=True)
-        engine = engine_of(settings, sweep, report=self.notice)
-        run = partial(run_units, sweep, engine=engine, settings=settings, report=self.notice)
-        # others are compared with its log
-        states = run([retain]) if retain_names(ordered(sweep.conditions.suite, metrics)) else []
-        if all(one.result for one in states):
-            states = run([*units.values()])
+        compared = retain_names(ordered(sweep.conditions.suite, metrics))
+        states = run_here(sweep, sweep.anchor_units()[:1] if compared else [], self.notice)
+        if all(one.result for one in states):  # others wait for its log
+            states = run_here(sweep, [*units.values()], self.notice)
         else:
-            states *= len(units)
-        failed: dict[str, str] = {}
-        for name, state in zip(names, states, strict=True):
-            if state.result is None:
-                failed[name] = state.failure.reason if state.failure else why_missing(state)
-                self.notice(f"to do: {name}: {failed[name]}")
+            states *= len(names)
+        failed = {
+            name: one.failure.reason if one.failure else why_missing(one)
+            for name, one in zip(names, states, strict=True)
+            if one.result is None
+        }
+        for name, why in failed.items():
+            self.notice(f"to do: {name}: {why}")
         return failed
 
     def before(

@@ -338,8 +338,8 @@ def publish(sweep: Sweep, unit: Unit, record: Mapping[str, Any] | None) -> None:
     work, done = sweep.work(unit.id), sweep.unit(unit.id)
     gone = [one for one in _SCRATCH if one != CHECKPOINT or not sweep.conditions.keep]
     if record is not None:
-        parts = (*PARTS, CHECKPOINT)
-        below = [one for part in parts for one in sorted((work / part).rglob("*")) if one.is_file()]
+        parts = (work / part for part in (*PARTS, CHECKPOINT))
+        below = [one for part in parts for one in sorted(part.rglob("*")) if one.is_file()]
         marks = {path.relative_to(work).as_posix(): path for path in below}
         scratch = tuple(f"{name}/" for name in gone)
         files = {k: mark_of(v) for k, v in marks.items() if not k.startswith(scratch)}

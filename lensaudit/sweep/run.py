@@ -177,9 +177,9 @@ def run_sweep(
     until = None if hours is None else time.time() + 3600 * hours
     order = Order(str(root.resolve()), (), run, settings, until, runner)
     for unit in sweep.anchor_units():
-        _rounds(sweep, [unit], engine, order, report, pause_s)
+        rounds(sweep, [unit], engine, order, report, pause_s)
         check_anchor(state_of(sweep, unit, run=run))
-    _rounds(sweep, sweep.units, engine, order, report, pause_s)
+    rounds(sweep, sweep.units, engine, order, report, pause_s)
     for name in sweep.anchors.values() if sweep.weights.is_dir() else ():
         # the fetched anchors go, if no unit is left that reads them
         _weights(sweep, settings).release(sweep.by_name[name])
@@ -196,15 +196,6 @@ def run_sweep(
             "elsewhere); run the sweep again"
         )
     return states
-
-
-def run_units(
-    sweep: Sweep, units: Sequence[Unit], engine: Engine, settings: RunSettings, report: Report
-) -> list[UnitState]:
-    """Do what is left of some units, in their order; their states afterwards."""
-    order = Order(str(sweep.root.resolve()), (), secrets.token_hex(6), settings)
-    _rounds(sweep, units, engine, order, report, FIRST_PAUSE_S)
-    return [state_of(sweep, unit, run=order.run) for unit in units]
 
 
 def check_anchor(state: UnitState) -> None:
@@ -224,7 +215,7 @@ def check_anchor(state: UnitState) -> None:
         )
 
 
-def _rounds(
+def rounds(
     sweep: Sweep,
     units: Sequence[Unit],
     engine: Engine,

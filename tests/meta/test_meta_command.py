@@ -186,7 +186,7 @@ def test_only_places_are_read_for_what_they_hold(tmp_path, monkeypatch):
     def key(settings=settings, attack=None):
         given = FaithfulnessSettings(knows=("demo/full",), forgot=("demo/npo",))
         how = replace(runs.prepare_faithfulness(given, print), measuring=settings)
-        return how.units(["demo/npo"], how.sweep(["demo/npo"], ["uds"], attack), attack)
+        return how.planned(["demo/npo"], ["uds"], attack)[1]
 
     plain = replace(settings, forget=None)
     before, relearned = key(), key(plain, asked)
