@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PIP = $(BIN)/python -m pip install -q --no-compile --disable-pip-version-check
 INSTALL = $(PIP) -c constraints.txt -e
 
-.PHONY: demo test suite style types shapes lint mutants campaign bench gpu slow family site clean
+.PHONY: demo test suite style types shapes lint mutants campaign bench gpu slow family site cpu-torch clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -26,6 +26,12 @@ $(TOOLS): pyproject.toml constraints.txt
 	-grep == constraints.txt | xargs -P 2 -n 30 $(PIP) --no-deps
 	$(INSTALL) ".[dev]"
 	touch $(READY) $@
+
+# PyPI's PyTorch for Linux brings CUDA, gigabytes; uv knows where the other builds are
+cpu-torch:                ## before the others, on Linux without a GPU: the CPU build of PyTorch
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) uv
+	$(BIN)/uv pip install -q -p $(VENV) --torch-backend cpu $$(grep ^torch== constraints.txt)
 
 demo: $(READY)            ## audit the embedded model family
 	$(BIN)/lensaudit demo

@@ -1,6 +1,6 @@
 """Write docs/notebooks/: the notebooks with what their cells print and draw.
 
-Command: python docs/make_notebooks.py [FOLDER] (two minutes; no network)
+Command: python docs/make_notebooks.py [FOLDER] (three minutes; no network)
 
 Each cell is run in an empty folder; what it prints, its last expression and the pictures it saved
 stand below it. `tests/test_notebooks.py` runs them again and compares.
@@ -52,8 +52,8 @@ def rendered(name: str, pictures: Path) -> str:
         for path in sorted(drawn):
             shutil.copy(path, pictures / f"{name}-{path.name}")
             parts.append(f"![{path.stem}](../img/{name}-{path.name})")
-    source = f"[notebooks/{name}.py](../../notebooks/{name}.py)"
-    note = f"Made of {source} by `python docs/make_notebooks.py`."
+    badge = f"[![view source](../img/view-source.svg)](../../notebooks/{name}.py)"
+    note = f"{badge} Made of `notebooks/{name}.py` by `python docs/make_notebooks.py`."
     return "\n\n".join([parts[0], note, *parts[1:]]) + "\n"
 
 

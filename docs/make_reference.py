@@ -1,9 +1,10 @@
-"""Pages of the site on every command and every public name, from help and docstrings."""
+"""Pages of the site: one for each command, one of all public names; from help and docstrings."""
 
 import ast
 import functools
 import importlib
 import inspect
+import re
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +16,9 @@ import lensaudit
 from lensaudit.cli.main import COMMANDS, cli
 from lensaudit.cli.options import EVERY
 
-WIDTH = 100
+DOCS = Path(__file__).resolve().parent
+WIDTH = 80
+"""Characters of a line of help: what a page shows without scrolling."""
 MODULES = ("lensaudit.doors.frames", "lensaudit.doors.plot")
 """Modules whose functions are public as they are."""
 
@@ -23,16 +26,52 @@ MODULES = ("lensaudit.doors.frames", "lensaudit.doors.plot")
 @functools.cache
 def pages() -> dict[str, str]:
     """Content of every page, by its place in the site."""
-    return {"reference/commands.md": commands_page(), "reference/python.md": python_page()}
+    commands = {f"reference/commands/{name}.md": command_page(name) for name in COMMANDS}
+    return {
+        "reference/commands.md": commands_page(),
+        **commands,
+        "reference/python.md": python_page(),
+    }
+
+
+def summaries() -> dict[str, str]:
+    """What each page is for, in the words of the command's own list."""
+    commands = {f"reference/commands/{name}.md": text for name, (_, text) in COMMANDS.items()}
+    return {
+        "reference/commands.md": "all commands, a page each",
+        **commands,
+        "reference/python.md": "all public names",
+    }
 
 
 def commands_page() -> str:
-    parts = ["# Commands\n", _help(cli, "lensaudit")]
-    for name in COMMANDS:
-        command = cli.get_command(click.Context(cli), name)
-        if command is not None:
-            parts += [f"## lensaudit {name}\n", *_with_subcommands(command, f"lensaudit {name}")]
+    rows = [
+        f"| [lensaudit {name}](commands/{name}.md) | {text} |"
+        for name, (_, text) in COMMANDS.items()
+    ]
+    table = "\n".join(["| command | what |", "|---|---|", *rows])
+    return "\n".join(["# Commands\n", _help(cli, "lensaudit"), table]) + "\n"
+
+
+def command_page(name: str) -> str:
+    """Help of a command and of its subcommands, and the pages that show it at work."""
+    command = cli.get_command(click.Context(cli), name)
+    assert command is not None, name
+    parts = [f"# lensaudit {name}\n", *_with_subcommands(command, f"lensaudit {name}")]
+    if links := [f"- [{path}](../../{path})" for path in _examples(name)]:
+        parts.append("## Examples\n\n" + "\n".join(links) + "\n")
     return "\n".join(parts)
+
+
+def _examples(name: str) -> list[str]:
+    """Pages of docs/ and docs/doors/ with a block that calls the command."""
+    call = re.compile(rf"^lensaudit {name}\b(?!-)", re.M)
+    shell = re.compile(r"^```(?:sh|text)\b.*?^```$", re.M | re.S)
+    return [
+        path.relative_to(DOCS).as_posix()
+        for path in sorted([*DOCS.glob("*.md"), *DOCS.glob("doors/*.md")])
+        if any(call.search(block) for block in shell.findall(path.read_text()))
+    ]
 
 
 def _with_subcommands(command: click.Command, name: str) -> Iterator[str]:
@@ -42,7 +81,7 @@ def _with_subcommands(command: click.Command, name: str) -> Iterator[str]:
         for inner in command.list_commands(context):
             found = command.get_command(context, inner)
             if found is not None:
-                yield f"### {name} {inner}\n"
+                yield f"## {name} {inner}\n"
                 yield from _with_subcommands(found, f"{name} {inner}")
 
 

@@ -37,6 +37,7 @@ class Picture:
 
 
 PICTURES = (
+    Picture("verdict", 1150, ("verdict",), "theme=light"),
     Picture("report", 1150, ("verdict", "examples"), f"model={ATTACKED}&example=8&theme=light"),
     Picture("page-390", 390, ("verdict", "models", "examples"), "theme=light"),
     Picture("page-1150", 1150, ("models", "layers", "compare"), "theme=light"),

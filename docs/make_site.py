@@ -1,8 +1,8 @@
 """Hooks of mkdocs.yml: what the site needs beside the pages of docs/.
 
 The navigation and `llms.txt` come from the tables of docs/README.md. Files of the repository that a
-page links to become pages too: Markdown as it is, code as a listing. Pages on every command and
-every public name are made by `make_reference.py`. Each page's Markdown lies beside it, for readers
+page links to become pages too: Markdown as it is, code as a listing. `make_reference.py` makes a
+page for each command and one of all public names. Each page's Markdown lies beside it, for readers
 that are programs. Command: make site
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from make_reference import pages
+from make_reference import pages, summaries
 from mkdocs.structure.files import File, Files
 
 DOCS = Path(__file__).resolve().parent
@@ -98,7 +98,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         return posixpath.relpath(placed(there), posixpath.dirname(source) or ".")
 
     def titled(found: re.Match[str]) -> str:
-        there = at.parent / found[1]
+        there = (at.parent / found[1]).resolve()  # a folder of generated pages is not on disk
         return f"[{title(there)}]({found[1]}" if there.suffix == ".md" else found[0]
 
     parts = re.split(r"(^````?\w.*?^````?$)", markdown, flags=re.M | re.S)
@@ -115,9 +115,11 @@ def on_post_build(config: Any) -> None:
         lines.append(f"\n## {name}\n")
         lines += [f"- [{title(DOCS / path)}]({placed(path)}): {text}" for path, text in rows]
     lines.append("\n## Commands and names\n")
-    lines += [f"- [{text.splitlines()[0][2:]}]({path}): all" for path, text in pages().items()]
+    for path, text in pages().items():
+        lines.append(f"- [{text.splitlines()[0][2:]}]({path}): {summaries()[path]}")
     (site / "llms.txt").write_text("\n".join(lines) + "\n")
     for path, text in pages().items():
+        (site / path).parent.mkdir(parents=True, exist_ok=True)
         (site / path).write_text(text)
     for path in sources():
         copy = site / placed(os.path.relpath(path, DOCS))

@@ -33,7 +33,7 @@ State = Literal["ok", "note", "fail"]
 
 @dataclass(frozen=True)
 class Check:
-    """One thing looked at."""
+    """One check of the installation, and its outcome."""
 
     name: str
     state: State

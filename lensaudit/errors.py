@@ -1,4 +1,4 @@
-"""What a user is told when something is wrong: one line, what to do, and the exit code."""
+"""Errors shown to a user: one line, what to do, and the exit code."""
 
 import importlib.util
 from collections.abc import Sequence
@@ -83,8 +83,8 @@ def need(package: str, *, called: str, extra: str) -> None:
 
     Args:
         package: what is imported.
-        called: what its people call it.
-        extra: of ours, which installs it.
+        called: name shown to the user.
+        extra: our optional extra that installs it.
 
     Raises:
         InputError: it is not installed.

@@ -27,43 +27,40 @@ R = TypeVar("R")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
-@contextmanager
-def alone(folder: Path) -> Iterator[None]:
-    """One process at a time in a folder; a lock of the system, which leaves no file and no trace.
-
-    Raises:
-        TryAgainError: another process works in it.
-    """
-    make_folder(folder)
-    with ExitStack() as held:
-        try:
-            import fcntl
-
-            descriptor = os.open(folder, os.O_RDONLY | os.O_NONBLOCK)  # a pipe would wait
-            held.callback(os.close, descriptor)
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise TryAgainError(
-                f"{folder}: another process works in it; run again later"
-            ) from error
-        except (ImportError, OSError):  # a system or a disk without such locks
-            pass
-        yield
-
-
 _held: ContextVar[frozenset[tuple[int, int]]] = ContextVar("held", default=frozenset())
 """Device and number of the folders in which this thread has its turn."""
 
 
 @contextmanager
-def in_turn(folder: Path, waits: Callable[[], object] = lambda: None) -> Iterator[bool]:
-    """As `alone` in a folder that may be read only or absent, but another process is waited for.
+def alone(folder: Path) -> Iterator[None]:
+    """`in_turn`, but in a folder that is made, and where another process works in it, not at all.
 
-    Within its turn a thread may ask for the folder again.
+    Raises:
+        TryAgainError: another process works in it.
+    """
+
+    def refuse() -> None:
+        raise TryAgainError(f"{folder}: another process works in it; run again later")
+
+    with in_turn(make_folder(folder), refuse, again=False):
+        yield
+
+
+@contextmanager
+def in_turn(
+    folder: Path, waits: Callable[[], object] = lambda: None, *, again: bool = True
+) -> Iterator[bool]:
+    """One process at a time in a folder, or at a file; another one is waited for.
+
+    A lock of the system on the folder itself. `filelock`, which holds a lock elsewhere in the
+    package, locks a file that it makes beside: a result folder must hold nothing but the result,
+    and one that may only be read takes no file. Where there is no folder, or no such lock, nobody
+    waits.
 
     Args:
         folder: locked while the context lasts.
         waits: called where another process has its turn, before it is waited for.
+        again: within its turn a thread may ask for the folder again.
 
     Yields:
         Whether another process was waited for.
@@ -77,7 +74,7 @@ def in_turn(folder: Path, waits: Callable[[], object] = lambda: None) -> Iterato
             held.callback(os.close, descriptor)
             at = os.fstat(descriptor)
             own = (at.st_dev, at.st_ino)
-            if own not in _held.get():
+            if not again or own not in _held.get():
                 try:
                     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:
@@ -93,7 +90,7 @@ _read: ContextVar[dict[str, Any] | None] = ContextVar("read", default=None)
 
 @contextmanager
 def read_once() -> Iterator[None]:
-    """While the block lasts, what is opened `once` stays as it was read first."""
+    """While the block lasts, a file opened `once` keeps the content that was read first."""
     token = _read.set({})
     try:
         yield
@@ -216,12 +213,6 @@ def check_output(path: Path, *, ours: Callable[[bytes], bool], force: bool = Fal
         )
 
 
-def user_cache() -> Path:
-    """`lensaudit/` in the user's cache folder."""
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return Path(os.path.expanduser(base)) / "lensaudit"
-
-
 def make_folder(folder: Path) -> Path:
     """Create `folder` and check that it can be written, before any work.
 
@@ -257,7 +248,7 @@ def write_bytes(path: Path, content: bytes) -> Path:
 
 
 def _keep_or_write(path: Path, content: bytes) -> Path:
-    """As `write_bytes`, but a file that holds this already stays: what says the same is as old."""
+    """Write as `write_bytes` does, but leave a file that holds this content already."""
     with suppress(OSError):
         if path.stat().st_size == len(content) and path.read_bytes() == content:
             return path
@@ -316,8 +307,8 @@ def files_below(folder: Path, ours: Callable[[Path], bool]) -> list[Path]:
     if others:
         more = f" and {len(others) - 5} more" if len(others) > 5 else ""
         raise InputError(
-            f"{folder}: holds {', '.join(others[:5])}{more}, which nothing of ours names; it "
-            "stays as it is: move that away, or delete the folder yourself"
+            f"{folder}: holds {', '.join(others[:5])}{more}, which lensaudit has no record of; "
+            "the folder stays as it is: move them away, or delete it yourself"
         )
     return found
 
@@ -348,7 +339,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def canonical_json(value: Any) -> str:
-    """One spelling per value: sorted keys, no blanks, no NaN. What hashes are taken of."""
+    """JSON in one spelling per value, for hashes: sorted keys, no blanks, no NaN."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
@@ -363,9 +354,8 @@ def write_json(path: Path, value: Any) -> Path:
 
 
 def json_bytes(value: Any) -> bytes:
-    """As `write_json` writes it."""
-    text = json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False)
-    return _utf8(text + "\n")
+    """The bytes that `write_json` writes."""
+    return _utf8(json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
 
 
 def write_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> Path:
@@ -374,8 +364,9 @@ def write_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> Path:
 
 
 def _lines(rows: Iterable[Mapping[str, Any]]) -> bytes:
-    texts = (json.dumps(row, allow_nan=False, ensure_ascii=False) for row in rows)
-    return b"".join(_utf8(text + "\n") for text in texts)
+    return b"".join(
+        _utf8(json.dumps(row, allow_nan=False, ensure_ascii=False) + "\n") for row in rows
+    )
 
 
 def _utf8(json_text: str) -> bytes:
@@ -391,8 +382,7 @@ def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) 
     """Comma-separated, written atomically; text that a spreadsheet would run is quoted with '."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows([_cell(value) for value in row] for row in rows)
+    writer.writerows([header, *([_cell(value) for value in row] for row in rows)])
     return _keep_or_write(path, _utf8(buffer.getvalue()))
 
 

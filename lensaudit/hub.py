@@ -1,4 +1,4 @@
-"""Does the Hub answer at all? Asked once, so that nobody waits for it in vain."""
+"""Check once whether the Hub answers at all, so that no command waits for it in vain."""
 
 import functools
 import os

@@ -113,7 +113,7 @@ def load_entries(group: Group, names: Iterable[str]) -> dict[str, Any]:
         if name in _refused.get():
             raise InputError(
                 f"{name}: is code of an installed package ({one.value}), which no project file "
-                "may run; say it on the command line"
+                "may run; give it on the command line"
             )
         with calling_own(f"{name}: {one.value} (lensaudit.{group}) cannot be imported"):
             found[name] = one.load()
@@ -121,7 +121,7 @@ def load_entries(group: Group, names: Iterable[str]) -> dict[str, Any]:
 
 
 def is_outside(function: Any) -> bool:
-    """Is it code of somebody else's?"""
+    """Whether code comes from outside the package."""
     return function.__module__.partition(".")[0] != __name__.partition(".")[0]
 
 

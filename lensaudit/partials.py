@@ -1,4 +1,4 @@
-"""Who made a temporary file or a mark, and may it go?"""
+"""Which process made a temporary file or a mark, and whether it may be removed."""
 
 import hashlib
 import os
@@ -32,7 +32,7 @@ def process_name(pid: int | None = None) -> str:
 
 
 def is_running(process: str) -> bool | None:
-    """Is the process of that name alive? None where it is of another machine."""
+    """Whether the process of that name is alive; None where it is of another machine."""
     try:
         pid = int(process.rpartition("-")[2])
     except ValueError:  # nobody's name
@@ -52,13 +52,13 @@ def is_running(process: str) -> bool | None:
 
 
 def partial_path(path: Path) -> Path:
-    """Where `path` is written before it gets its name: tells who writes it, never ends in `.h5`."""
+    """Temporary path of a file that is being written: names its process, never ends in `.h5`."""
     stem = os.fsencode(path.name)[:_LONGEST_STEM_BYTES].decode("utf-8", "ignore")
     return path.with_name(f"{stem}.{process_name()}-{secrets.token_hex(4)}.partial")
 
 
 def is_partial(path: Path) -> bool:
-    """Is it named as files are that somebody writes, or was killed over?"""
+    """Whether a name is that of a file being written, or left by a killed process."""
     return _PARTIAL.fullmatch(path.name) is not None
 
 

@@ -50,4 +50,4 @@ class FolderRemark(str):
 
 
 def unheard(*said: object) -> None:
-    """Drop what is told: nobody listens."""
+    """Ignore a message; the default of `notice` and `progress`."""

@@ -26,7 +26,7 @@ from typing import Any
 
 from lensaudit.errors import InputError
 from lensaudit.files import read_text
-from lensaudit.settings import ACTIVATIONS, RESULTS, ROWS, results_folder
+from lensaudit.settings import ACTIVATIONS, RESULTS, RESULTS_VARIABLE, ROWS, results_folder
 
 FILE = "lensaudit.toml"
 """Looked for in the working folder and in those above it, up to the home folder."""
@@ -61,7 +61,7 @@ class Project:
     """Field of a row that is asked."""
     answer: str = "answer"
     group: str = "group"
-    """Field that names the author: what intervals resample."""
+    """Field that names the author; intervals are by author."""
     template: Path | None = None
     device: str | None = None
     dtype: str | None = None
@@ -76,8 +76,9 @@ class Project:
 
     @property
     def results(self) -> Path:
-        """Folder of result folders, named or not."""
-        return self.out or results_folder()
+        """Folder of result folders: of the environment, else the file's, else the usual one."""
+        named = None if os.environ.get(RESULTS_VARIABLE) else self.out
+        return named or results_folder()
 
     @property
     def kept_rows(self) -> str | None:
@@ -201,7 +202,7 @@ def _content(path: Path) -> dict[str, Any]:
 
 
 def annotated_beside(rows: Path) -> Path:
-    """Where the annotated rows of a file go when nobody says.
+    """Default path of the annotated rows of a file.
 
     >>> annotated_beside(Path("data/forget.jsonl")).as_posix()
     'data/forget.annotated.json'

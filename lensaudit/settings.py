@@ -12,9 +12,11 @@ This module imports nothing that takes time: records are read for `--help` and c
 """
 
 import dataclasses
+import logging
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cache, partial
 from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -46,7 +48,7 @@ class Needs:
     address: bool = False
     """It is the address of a server."""
     own: bool = False
-    """It names a model of which nobody here knows `full` and retain."""
+    """It names a model whose `full` and retain models are not known here."""
     never: bool = False
     """It names a model that never saw the facts, or leaves it to the source's family."""
     a_file: bool | None = None
@@ -56,7 +58,7 @@ class Needs:
 
 
 def needing(group: Any, *needs: Needs) -> dict[str, tuple[Needs, ...]]:
-    """The same needs for every field of a group of settings."""
+    """Add the same needs to every field of a group of settings."""
     return {one.name: needs for one in dataclasses.fields(group)}
 
 
@@ -78,7 +80,7 @@ class Option:
     """The word for None, e.g. `auto`."""
     metavar: str | None = None
     variable: str | None = None
-    """Environment variable that stands in for the option."""
+    """Environment variable that is used where the option is not given."""
     expert: bool = False
     """Shown by `--help-all` only."""
     old: str = ""
@@ -98,7 +100,7 @@ class Option:
     """All that must hold for it to act; a record adds some to fields by name in its `needs`."""
 
     def flags(self, name: str) -> list[str]:
-        """As it is typed, where `name` is the field's.
+        """The option as it is typed, for a field called `name`.
 
         >>> Option().flags("max_new_tokens"), Option(flag="-o --out").flags("out")
         (['--max-new-tokens'], ['-o', '--out'])
@@ -117,7 +119,7 @@ class Option:
 
 
 def option_in(hint: Any) -> Option | None:
-    """What a field's type says of its option; the outer words win, as an alias may be said anew."""
+    """The option that a field's type declares; the outermost declaration wins, for aliases."""
     words: tuple[Any, ...] = getattr(hint, "__metadata__", ())
     return next((word for word in reversed(words) if isinstance(word, Option)), None)
 
@@ -148,7 +150,7 @@ Retain = Annotated[
 Retains = Annotated[
     str | tuple[str, ...] | None,
     Option(
-        "Model that never saw the forget set; further ones make the noise floor. Repeatable. "
+        "Model that never saw the forget set; further ones give the noise floor. Repeatable. "
         "[default: retain]",
         flag="--retain",
         is_a="model",
@@ -179,7 +181,8 @@ DtypeName = Literal["auto", "float32", "bfloat16", "float16"]
 Dtype = Annotated[
     DtypeName,
     Option(
-        "Of weights and activations; auto is float32 on a CPU, bfloat16 on CUDA.", section=MACHINE
+        "Type of weights and activations; auto: float32 on a CPU, bfloat16 on CUDA.",
+        section=MACHINE,
     ),
 ]
 Device = Annotated[str, Option("auto, cpu, cuda, cuda:1 …", section=MACHINE)]
@@ -202,22 +205,34 @@ BatchSize = Annotated[
     ),
 ]
 Memory = Annotated[
-    str, Option("Budget above the weights, e.g. 800M.", expert=True, section=MACHINE)
+    str,
+    Option(
+        "Memory that activations may take beside the weights, e.g. 800M.",
+        expert=True,
+        section=MACHINE,
+    ),
 ]
 MEMORY = "2G"
 AlignName = Literal["auto", "none", "shift", "procrustes", "affine"]
 Activations = Annotated[
     Place,
-    Option("Folder of the activation caches.", is_a="folder", expert=True, section=MACHINE),
+    Option(
+        "Folder of the activation caches. [default: activations]",
+        is_a="folder",
+        variable="LENSAUDIT_ACTIVATIONS",
+        expert=True,
+        section=MACHINE,
+    ),
 ]
 ACTIVATIONS = Path("activations")
+"""Folder of the activation caches where nobody names another."""
 Fresh = Annotated[bool, Option("Ignore scores of earlier runs.", section="Output")]
 GENERATED = ("text", "jailbreak", "fluency")
 """Kinds of passes in which a model answers."""
 Holdout = Annotated[
     Place | None,
     Option(
-        "Own rows no model saw, for membership attacks.",
+        "Your rows that no model saw, for membership attacks.",
         is_a="file",
         needs=(Needs("metrics", reads=("holdout",)),),
     ),
@@ -225,7 +240,7 @@ Holdout = Annotated[
 RetainSet = Annotated[
     Place | None,
     Option(
-        "Own rows that should be kept.",
+        "Your rows that the model should still know.",
         flag="--kept",
         old="--retain-data",
         is_a="file",
@@ -243,7 +258,7 @@ Own = Annotated[
 ]
 Where = Literal["all", "prompt", "response", "last_prompt"]
 """Token positions of an intervention."""
-Seed = Annotated[int, Option(least=0)]
+Seed = Annotated[int, Option("Seed of all random draws.", least=0)]
 Ask = Literal["greedy", "none"]
 Think = Literal["empty", "full"]
 """How a model that thinks is asked: after an empty thought, or with its thought opened."""
@@ -280,7 +295,7 @@ MLP adds to it; the stream between them; all heads' outputs before the output pr
 Positions = Literal["span", "all"]
 """What of a residual stream is cached: the positions that are read, or every token."""
 Suite = Literal["tofu", "muse"]
-"""Which questions are asked."""
+"""Benchmark whose questions are asked."""
 MaskConvention = Literal["true", "upstream"]
 """`true`: every real token is attended to. `upstream`: id ≠ pad, so that where pad = end-of-turn
 each real end-of-turn is masked as well (open-unlearning issue #128)."""
@@ -293,22 +308,48 @@ TAU = 0.05
 """S1 delta (nats per token) above which a layer counts as encoding the knowledge; compute_uds.py
 default `--delta_threshold`."""
 RESULTS = Path("experiments/out")
-"""Folder of result folders where nobody names another."""
+"""Default folder of result folders."""
 RESULTS_VARIABLE = "LENSAUDIT_OUT"
 """Environment variable that names another; a project file's `out` does for a command."""
 FORGET_SPLIT = "forget10"
 """Which part of TOFU is forgotten."""
 
+_say_once = cache(logging.getLogger(__name__).warning)
+
+
+def user_cache() -> Path:
+    """`lensaudit/` in the user's cache folder."""
+    return Path(os.path.expanduser(os.environ.get("XDG_CACHE_HOME") or "~/.cache"), "lensaudit")
+
+
+def _usual(variable: str, folder: Path) -> Path:
+    """What the environment names, or `folder`; where nobody can make that, one in the user's cache.
+
+    A folder that is there is kept: what lies in it can be read.
+    """
+    there = next(one for one in (folder, *folder.parents) if one.exists())
+    if os.environ.get(variable) or there == folder or os.access(there, os.W_OK):
+        return Path(os.environ.get(variable) or folder)
+    instead = user_cache() / folder
+    _say_once(f"{folder} cannot be made here: {instead} is used; {variable} names another folder")
+    return instead
+
+
+results_folder = partial(_usual, RESULTS_VARIABLE, RESULTS)
+"""Folder of result folders."""
+activations_folder = partial(_usual, "LENSAUDIT_ACTIVATIONS", ACTIVATIONS)
+"""Folder of the activation caches."""
+
 
 NO_RETAIN_MODEL = "none"
-"""What `--retain` is told where no model never saw the facts."""
+"""Value of `--retain` where there is no model that never saw the facts."""
 COUNTERFACTUAL = "counterfactual"
 """Anchor, and score, of a run without a retain model: `full`'s own stream of another question."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Names:
-    """Where the names of models are looked up."""
+    """Registry in which names of models are looked up."""
 
     registry: Registry = None
 
@@ -325,14 +366,14 @@ class Models(Names):
 
 @dataclass(frozen=True, kw_only=True)
 class Anchors(Models):
-    """The same where one retain model is enough."""
+    """Anchors, where one retain model is enough."""
 
     retain: Retain = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rows:
-    """Which rows are asked, and how many of them."""
+    """Rows that are asked, and how many of them."""
 
     section: ClassVar[Section] = MODELS
     limit: Limit = None
@@ -365,14 +406,14 @@ class Machine(Precision):
 
 @dataclass(frozen=True, kw_only=True)
 class Caches:
-    """Where activations are kept."""
+    """Folder of the activation caches."""
 
-    activations: Activations = ACTIVATIONS
+    activations: Activations = field(default_factory=activations_folder)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScoreFiles(Caches):
-    """Where activations and scores are kept, and whether earlier ones count."""
+    """Folder of activations and scores, and whether earlier ones count."""
 
     fresh: Fresh = False
 
@@ -424,7 +465,7 @@ class NeutralRows:
     validity_data: Annotated[
         Place | None,
         Option(
-            "Rows the source should still know: can full read it at all? "
+            "Rows that the source should still know: they show whether full can read it. "
             "[default: the forget set's retain rows]",
             is_a="file",
             expert=True,
@@ -441,7 +482,7 @@ class PatchGroups(ScoreFiles, Machine, NeutralRows, Rows, Models):
     retain: Annotated[
         str | tuple[str, ...] | None,
         Option(
-            "Model that never saw the forget set; further ones make the noise floor. Repeatable. "
+            "Model that never saw the forget set; further ones give the noise floor. Repeatable. "
             "none: there is none, so full's own stream of another question stands in, which may "
             "show that facts are hidden and nothing else. [default: retain; none for own folders]",
             flag="--retain",
@@ -451,7 +492,7 @@ class PatchGroups(ScoreFiles, Machine, NeutralRows, Rows, Models):
 
     @property
     def without_retain(self) -> bool:
-        """Is there no model that never saw the facts?"""
+        """Whether there is no model that never saw the facts."""
         return NO_RETAIN_MODEL in several(self.retain)
 
 
@@ -493,14 +534,14 @@ class Questions(Rows):
     max_new_tokens: Annotated[
         int | None,
         Option(
-            "[default: the suite's]",
+            "Longest generated answer in tokens. [default: the suite's]",
             least=1,
             section="Scoring",
             needs=(Needs("metrics", reads=GENERATED),),
         ),
     ] = None
     attn: Attention = "eager"
-    suite: Annotated[Suite, Option("Which questions are asked.")] = "tofu"
+    suite: Annotated[Suite, Option("Benchmark whose questions are asked.")] = "tofu"
     data: Annotated[
         str | None,
         Option(
@@ -517,7 +558,7 @@ class Questions(Rows):
     ] = None
     holdout: Holdout = None
     retain_set: RetainSet = None
-    question_key: Annotated[str, Option("Field that is asked.", expert=True)] = "question"
+    question_key: Annotated[str, Option("Field that holds the question.", expert=True)] = "question"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -532,11 +573,6 @@ class CheckupSettings(Caches, Precision, Names):
     model: Annotated[
         str, Option("Compare the bridge with Hugging Face on this model.", is_a="model")
     ] = "demo/full"
-
-
-def results_folder() -> Path:
-    """Folder of result folders."""
-    return Path(os.environ.get(RESULTS_VARIABLE) or RESULTS)
 
 
 def several(names: str | Sequence[str] | None) -> tuple[str, ...]:
@@ -567,13 +603,13 @@ def path_of(place: Place | None) -> Path | None:
 
 
 def shared(settings: Any, *groups: Any, **own: Any) -> dict[str, Any]:
-    """The values of groups that settings inherit, for another record that inherits them; some anew.
+    """Values of the groups that settings inherit, for another record; some of them replaced.
 
     >>> shared(CheckupSettings(dtype="float16"), Precision)
     {'device': 'auto', 'dtype': 'float16'}
     """
-    names = [one.name for group in groups for one in dataclasses.fields(group)]
-    return {name: getattr(settings, name) for name in names} | own
+    fields = (one for group in groups for one in dataclasses.fields(group))
+    return {one.name: getattr(settings, one.name) for one in fields} | own
 
 
 def plain(settings: Any, *, without: tuple[str, ...] = ()) -> dict[str, Any]:

@@ -28,7 +28,7 @@ class Movable:
     """A frozen record with tensors, and with records that have some."""
 
     def to(self: M, device: torch.device | str) -> M:
-        """The same record on another device."""
+        """The record on another device."""
         own: Any = self
         return replace(own, **{k: v.to(device) for k, v in vars(own).items() if hasattr(v, "to")})
 

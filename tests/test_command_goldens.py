@@ -62,7 +62,7 @@ def test_a_model_has_one_word_on_page_terminal_json_and_gate(stage, name, tmp_pa
     said = stage.play(name)["stdout"]
     folder = stage.folder / name / "out"
     if "--score em" in CASES[name].argv:
-        with pytest.raises(InputError, match="holds nothing that a verdict is made of"):
+        with pytest.raises(InputError, match="holds no result that a verdict can be made from"):
             verdicts([folder])
         return
     found = verdicts([folder])

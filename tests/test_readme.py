@@ -21,13 +21,21 @@ CLAIMS = {
     "for the TOFU checkpoints of open-unlearning": (
         "models/test_registry.py::test_every_model_of_the_published_results_has_a_name"
     ),
-    "no GPU; after pip no network": ("test_readme.py::test_the_python_runs_in_order"),
+    "No network is needed once pip has finished": ("test_readme.py::test_the_python_runs_in_order"),
     "audits nine small models": "test_readme.py::test_the_demo_has_nine_models",
     "trained on fictional authors, so the truth is known": (
         "demo_family/test_embedded_family.py::test_models_that_never_saw_the_facts_do_not_know_them"
     ),
-    "both are found": ("demo_family/test_embedded_family.py::test_depth_tells_the_planted_truth"),
-    "on [a pretrained model]": "models/test_real_family.py::test_the_planted_truth_is_found",
+    "The audit gets all three right": (
+        "demo_family/test_embedded_family.py::test_depth_tells_the_planted_truth"
+    ),
+    "audits [a pretrained model]": "models/test_real_family.py::test_the_planted_truth_is_found",
+    "can be found, erasure cannot": (
+        "patching/test_counterfactual.py::test_page_terminal_and_gate_agree_without_a_retain_model"
+    ),
+    "no model is called *erased* or *partly erased*": (
+        "verdict/test_decide.py::test_the_code_follows_from_limits_and_controls"
+    ),
     "in four commands": (
         "cli/test_cli_project.py::test_four_commands_lead_from_own_files_to_a_page"
     ),
@@ -40,7 +48,7 @@ CLAIMS = {
     "as out of its own. The knowledge is there": (
         "demo_family/test_embedded_family.py::test_depth_tells_the_planted_truth"
     ),
-    "it reads no more than out of a model that never saw": (
+    "`full` reads no more than out of a model that never saw": (
         "scores/test_depth.py::test_uds_lies_in_the_unit_interval_and_retain_scores_one"
     ),
     "joins all that was measured into one word": (
@@ -50,12 +58,12 @@ CLAIMS = {
         "patching/test_patch_outcome.py::test_a_summary_of_few_authors_says_why_it_has_no_interval"
     ),
     "*unscored*, never 0": "scores/test_depth.py::test_tau_is_exclusive_and_only_ke_layers_count",
-    "1 is also what a ruined model reads": "scores/test_depth.py::test_worked_by_hand",
+    "a ruined model scores 1 too": "scores/test_depth.py::test_worked_by_hand",
     "early layers, which hardly count": "scores/test_depth.py::test_worked_by_hand",
-    "A change of basis is found": (
+    "A changed basis is caught": (
         "gym/test_planted_truth.py::test_a_permutation_is_seen_through_and_a_guard_is_not"
     ),
-    "a model trained against this score is not": (
+    "A model trained to beat this score is not": (
         "gym/test_table.py::test_the_shipped_calibration_and_the_page_are_those_of_the_shipped_scores"
     ),
     "no `retain` needed": (
@@ -78,6 +86,7 @@ CLAIMS = {
 NO_CLAIM = (
     "A language model was made to",
     "![The page",
+    "Picture: ",
     "You need the model before",
     "More: ",
     "The **Unlearning Depth Score**",

@@ -12,7 +12,9 @@ from support.hostile import commands
 from support.pages import DOCS, ROOT
 
 import lensaudit as la
+from lensaudit.cli.main import COMMANDS
 
+DOORS = ["I have checkpoints", "I do interpretability", "I run a cluster", "I gate a release"]
 PAGES = sorted(path.relative_to(DOCS).with_suffix("") for path in DOCS.rglob("*.md"))
 
 
@@ -84,8 +86,9 @@ def test_nothing_is_fetched_from_elsewhere(site):
 
 def test_every_option_and_every_public_name_has_its_place(site):
     """Of the pages that are made with the site."""
-    text = (site / "reference" / "commands.md").read_text()
-    parts = re.split(r"^#{1,3} (.+)$", text, flags=re.M)[1:]
+    made = [site / "reference" / "commands" / f"{name}.md" for name in COMMANDS]
+    text = "\n".join(path.read_text() for path in made)
+    parts = re.split(r"^#{1,2} (.+)$", text, flags=re.M)[1:]
     shown = dict(zip(parts[::2], parts[1::2], strict=True))
     for path, command in commands():
         options = [one for one in command.params if isinstance(one, click.Option)]
@@ -97,4 +100,17 @@ def test_every_option_and_every_public_name_has_its_place(site):
     )
     assert [one for one in la.__all__ if one not in names and callable(getattr(la, one))] == []
     index = (site / "index.html").read_text()
-    assert all(f'href="reference/{one}.html"' in index for one in ("commands", "python"))
+    listed = (site / "llms.txt").read_text()
+    for one in ("commands", "python", *(f"commands/{name}" for name in COMMANDS)):
+        assert f'href="reference/{one}.html"' in index
+        assert f"](reference/{one}.md): " in listed
+
+
+def test_the_first_page_has_a_picture_a_line_to_install_and_four_doors(site):
+    html = (site / "index.html").read_text()
+    first = html.partition(">Tutorial<a")[0]
+    assert 'src="img/verdict.png"' in first
+    assert "make demo" in re.sub("<[^>]+>", "", first)
+    doors = re.findall(r"<td><strong>([^<]+)</strong></td>\n<td>(.*?)</td>", first)
+    assert [name for name, _ in doors] == DOORS
+    assert all(3 <= pages.count("<a ") <= 4 for _, pages in doors)

@@ -219,7 +219,7 @@ def main(gym: Path, seeds: str, out: Path) -> None:
         (out / "know.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     show(lines)
     turned(out, asked, lines)
-    beside_depth(lines, Path(__file__).parents[2] / "benchmarks/gym/verdict/scores.jsonl")
+    beside_depth(lines, Path(__file__).parents[2] / "benchmarks/gym/scores.jsonl")
 
 
 if __name__ == "__main__":

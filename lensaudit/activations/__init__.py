@@ -1,1 +1,1 @@
-"""What was thought: the HDF5 store of cached residuals."""
+"""The HDF5 store of cached residual streams."""

@@ -82,7 +82,10 @@ def import_archive(
         members = tar.getmembers()
         name = members[0].name.partition("/")[0] if members else ""
         if not FOLDER.fullmatch(name) or {one.type for one in members} != {tarfile.REGTYPE}:
-            raise InputError(f"{archive}: holds not just the files of a cache; wanted an `export`")
+            raise InputError(
+                f"{archive}: holds other files than those of a cache; wanted a file that "
+                "`lensaudit activations export` wrote"
+            )
         make_folder(root)  # what is no archive makes no store
         check_trusted(root)
         check_space(root, archive.stat().st_size, reserve_bytes=reserve_bytes)
@@ -99,7 +102,9 @@ def import_archive(
                 what = what.replace(str(folder), name).removesuffix(f"; {REPAIR}")
                 raise VerificationError(f"{archive}: {what}; nothing was imported")
             if sorted(one.name for one in members) != sorted(_members(folder)):
-                raise InputError(f"{archive}: holds other files than one cache; copy it again")
+                raise InputError(
+                    f"{archive}: does not hold exactly the files of one cache; copy it again"
+                )
             said = {
                 "archive": printable(archive.name),
                 "sha256": file_sha256(archive),
@@ -124,7 +129,7 @@ def _opened(archive: Path) -> Iterator[tarfile.TarFile]:
 
 
 def _move_in(folder: Path, root: Path) -> bool:
-    """One rename; False if a complete cache of this key is there already."""
+    """Rename a finished import into place; False if a complete cache of this key is there."""
     there = folder_of(folder_key(folder), root)
     if there is not None and not (there / SEAL).exists():
         raise InputError(

@@ -1,4 +1,4 @@
-"""Which parts of a model did a caller ask to have cached?"""
+"""The parts of a model that a caller asked to have cached."""
 
 from collections.abc import Sequence
 from typing import get_args

@@ -1,4 +1,4 @@
-"""Run a model over encoded examples and keep what it thought at the positions that are read.
+"""Run a model over encoded examples and keep its activations at the positions that are read.
 
 A model that does not fit (`models.large`) runs block by block over all examples, so that each
 weight is brought once; see `scratch.py` for what is kept meanwhile.

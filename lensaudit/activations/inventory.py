@@ -1,4 +1,4 @@
-"""What is in a store, and is every byte of it as it was written?"""
+"""The caches in a store, and whether any byte of them was changed."""
 
 from collections.abc import Callable
 from contextlib import suppress

@@ -1,4 +1,4 @@
-"""Which folders are caches, and which cache does a name mean?"""
+"""Folders that are caches, and the cache that a name means."""
 
 import re
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ FOLDER = re.compile(r"[a-z0-9._-]{1,40}--[0-9a-f]{32}")
 
 
 def is_cache(path: Path) -> bool:
-    """Is this one of our folders, by its name? Links are not followed."""
+    """Whether a folder is a cache, by its name; links are not followed."""
     return bool(FOLDER.fullmatch(path.name)) and path.is_dir() and not path.is_symlink()
 
 
@@ -129,7 +129,7 @@ _FIELDS = ("data", "exclude", "rows", "limit")
 
 
 def _said(spec: Spec | None) -> dict[str, Any]:
-    """What a person may be told of a cache, the plainest first."""
+    """What a cache is of, in words, the plainest first."""
     if spec is None:
         return dict.fromkeys(_FIELDS)
     recipe = {name: spec.provenance.get(name) or None for name in _FIELDS}
@@ -141,7 +141,7 @@ def _said(spec: Spec | None) -> dict[str, Any]:
 
 
 def _fitting(text: str, found: Found, wanted: Mapping[str, Any]) -> Found:
-    """Those that hold what is wanted; of several that a name means, all rows' residual stream."""
+    """The caches that hold what is wanted; if a name means several, that of the residual stream."""
     if wanted:
         found = {one: spec for one, spec in found.items() if spec and _holds(spec, wanted)}
     by_key = any(text == one.name or folder_key(one).startswith(text) for one in found)

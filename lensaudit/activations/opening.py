@@ -9,7 +9,7 @@ from lensaudit.activations.spec import Kept, Positions
 from lensaudit.activations.store import Activations, opened
 from lensaudit.files import in_turn
 from lensaudit.results.reading import place_in
-from lensaudit.settings import ACTIVATIONS, Place
+from lensaudit.settings import Place, activations_folder
 
 
 def open_folder(folder: Path, *, allow_partial: bool = False) -> Activations:
@@ -26,7 +26,7 @@ def open_folder(folder: Path, *, allow_partial: bool = False) -> Activations:
 def open_activations(
     name_or_key_or_path: Place,
     *,
-    root: Place = ACTIVATIONS,
+    root: Place | None = None,
     data: Place | None = None,
     limit: int | Literal["all"] | None = None,
     positions: Positions | None = None,
@@ -41,7 +41,7 @@ def open_activations(
 
     Args:
         name_or_key_or_path: of a name there may be several caches.
-        root: folder of the caches.
+        root: folder of the caches; None: the usual one.
         data: that of these rows: `forget10`, `demo`, or a file.
         limit: that of the first so many rows, or of "all"; None prefers that of all.
         positions: that of the read positions (`span`) or of every token (`all`).
@@ -55,5 +55,5 @@ def open_activations(
     check_part(component)
     wanted = {"data": data, "limit": limit, "positions": positions, "component": component}
     place = place_in("open_activations", name_or_key_or_path)
-    folder = find(place, root=Path(root), wanted=wanted)
+    folder = find(place, root=Path(root or activations_folder()), wanted=wanted)
     return open_folder(folder, allow_partial=allow_partial)

@@ -1,4 +1,4 @@
-"""A cache folder that processes share: whose it is, who works in it, how a file appears there.
+"""A cache folder that processes share: its owner, its users, and how a file appears there.
 
 Files appear whole, read back, once, whoever else is writing.
 """
@@ -56,7 +56,7 @@ def check_trusted(folder: Path) -> None:
 
 
 def _own_group(gid: int) -> bool:
-    """Is it the user's private group, which many systems make writable by default?"""
+    """Whether a group is the user's private one, as many systems make it writable by default."""
     import grp
     import pwd
 
@@ -68,7 +68,10 @@ def _own_group(gid: int) -> bool:
 
 
 class InUse(AbstractContextManager):
-    """A cache folder that this process reads or fills, and a file in it that says so."""
+    """A cache folder that this process reads or fills, and a file in it that says so.
+
+    No `FileLock`: many read at once, and whoever wants to remove the folder asks who they are.
+    """
 
     def __init__(self, folder: Path):
         """Leave a mark; on a disk that cannot be written there is none, and nothing to protect."""
@@ -147,7 +150,7 @@ _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.E
 
 
 def check_space(folder: Path, n_bytes: int, *, reserve_bytes: int = RESERVE_BYTES) -> None:
-    """Is there room for `n_bytes` more, with a margin and a reserve?
+    """Refuse to write `n_bytes` where the disk has no room for them, a margin and a reserve.
 
     Raises:
         TryAgainError: there is not; says how many bytes are missing.
@@ -157,9 +160,9 @@ def check_space(folder: Path, n_bytes: int, *, reserve_bytes: int = RESERVE_BYTE
     missing = int(MARGIN * n_bytes) + reserve_bytes - free
     if missing > 0:
         raise TryAgainError(
-            f"{folder}: {free} bytes are free, {missing} more are needed "
-            f"(of them {reserve_bytes} stay free); what is published is kept: "
-            "free some or run `lensaudit activations gc`, then run the same command again"
+            f"{folder}: {free} bytes are free, {missing} more are needed ({reserve_bytes} of "
+            "them stay free); finished files are kept: free some space or run `lensaudit "
+            "activations gc`, then run the same command again"
         )
 
 
@@ -182,8 +185,8 @@ def publish(path: Path, parts: Sequence[bytes | memoryview]) -> bool:
             found = hash_rest(stream)
         if found != wanted.hexdigest():  # some network disks report a short write as success
             raise WorkError(
-                f"{partial.name}: the disk returned other bytes than were written; "
-                "what was published before is kept; check the disk and run the same command again"
+                f"{partial.name}: the disk returned other bytes than were written; files that "
+                "were finished before are kept; check the disk and run the same command again"
             )
         return link_new(partial, path)
 

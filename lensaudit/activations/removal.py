@@ -1,4 +1,4 @@
-"""A cache goes: out of sight in one step, then file by file, and nothing that is not ours.
+"""Removal of caches: out of sight in one step, then file by file, and only files of ours.
 
 Each file that goes is named as caches name theirs. A folder with anything else in it stays whole.
 """

@@ -1,4 +1,4 @@
-"""What is kept of a model that runs block by block, until its cache is complete.
+"""Scratch files of a model that runs block by block, until its cache is complete.
 
 Beside the shards lie a file of numbers (what is kept of every layer; every batch's stream before a
 block and after it) and a document that is written after each block: the key of all that decides the
@@ -30,7 +30,7 @@ NUMBERS, DONE = "unfinished-blocks.bin", "unfinished-blocks.json"
 
 
 def blocks_done(folder: Path) -> Mapping[str, Any]:
-    """What the numbers of an unfinished cache are, as its document says; empty: nothing is said.
+    """The identity of an unfinished cache's numbers, from its document; empty where there is none.
 
     The `key` of all that decides them and where each lies, the `shards` that they are for, by
     number, an XXH3-128 of what is kept of each of the `layers` so far, and of the `streams` after
@@ -94,8 +94,11 @@ class Scratch(AbstractContextManager):
             numbers = None
             if self._named and (folder / DONE).exists():
                 numbers = self._found(sizes, shapes[0][0], dtype)
-                where = f"goes on after block {self.n_done} of {shapes[0][0]}"
-                anew = "what an interrupted run left is damaged or of another one; begins anew"
+                where = f"this run goes on after block {self.n_done} of {shapes[0][0]}"
+                anew = (
+                    "what an interrupted run left is damaged or belongs to another run; this "
+                    "run starts anew"
+                )
                 notice(f"{folder}: {anew if numbers is None else where}")
             if numbers is None:
                 numbers = _mapped(folder, sum(sizes), dtype, reserve_bytes, named=self._named)

@@ -1,4 +1,4 @@
-"""A shard file: how it is laid out, checked and read.
+"""A shard file: layout, checks and reading.
 
 The whole file's hash is compared before HDF5 sees it, each slab's when it is read. Arrays are
 contiguous and unfiltered, so a small file cannot claim much memory, and each (layer, example) slab
@@ -105,7 +105,7 @@ class ShardFile:
                 self.index, self._resid, self._final_norm = read_arrays(file, spec, shard)
             except SHARD_ERRORS as error:
                 raise VerificationError(
-                    f"{path}: not a shard of ours ({error}); {REPAIR}"
+                    f"{path}: not a shard that lensaudit wrote ({error}); {REPAIR}"
                 ) from error
             self.close = opened.pop_all().close
 

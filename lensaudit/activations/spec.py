@@ -79,11 +79,11 @@ class Fingerprint(Conditions):
 
     @property
     def part(self) -> Kept:
-        """Which part of every layer it is of."""
+        """The part of every layer that was cached."""
         return PARTS[self.hook]
 
     def norm_shape(self, n_rows: int) -> tuple[int, int]:
-        """Of `final_norm`: the last stream's rows; a component has none."""
+        """Shape of `final_norm`: the last stream's rows; a component has none."""
         return (n_rows if self.hook == HOOKS["resid"] else 0, self.d_model)
 
     def document(self) -> dict[str, Any]:
@@ -159,8 +159,10 @@ class Spec:
         if command := self.command(root):
             return f"run `{command}` to fill it"
         made_by = self.provenance.get("made_by")
-        what = f"`{printable(str(made_by))}`" if made_by else "the command"
-        return f"run {what} that made it again to fill it"
+        what = (
+            f"`{printable(str(made_by))}`, which made it" if made_by else "the command that made it"
+        )
+        return f"to fill it, run again {what}"
 
     def content(self) -> bytes:
         """The bytes of `spec.json`, with a digest over everything else in it."""
@@ -226,7 +228,7 @@ def parse_spec(content: bytes, *, source: str) -> Spec:
         )
     # "16" passes for a number, an unknown field for none
     if spec.fingerprint.hook not in PARTS or spec.content() != content:
-        raise InputError(f"{source}: is not as a spec of ours is written")
+        raise InputError(f"{source}: is not a spec as lensaudit writes it")
     return spec
 
 
@@ -245,7 +247,8 @@ def checked_seal(folder: Path, spec: Spec) -> Seal | None:
     planned = [shard.number for shard in spec.shards()]
     if seal_content(spec, shards) != content or [one.number for one in shards] != planned:
         raise VerificationError(
-            f"{path}: seals another spec.json or shards than are here; {REPAIR}"
+            f"{path}: is the seal of another spec.json, or of other shards, than those here; "
+            f"{REPAIR}"
         )
     return {shard.number: shard for shard in shards}
 
@@ -319,7 +322,7 @@ def kept_as(component: "Component") -> Kept:
     """
     part = "heads" if component == "head" else component
     if part not in HOOKS:
-        raise InputError(f"component {component}: is not cached; {', '.join(HOOKS)} are")
+        raise InputError(f"component {component} cannot be cached; these can: {', '.join(HOOKS)}")
     return part
 
 

@@ -156,7 +156,7 @@ POLL_S = 0.2
 
 
 class CacheWriter(InUse):
-    """One process's hand in filling one cache folder.
+    """Fills a cache folder from one process; several may fill it together.
 
     `with store.writer(...) as writer:` then, for each `shard` of `writer.claims()`, compute and
     `writer.publish(shard, examples)`; `writer.seal()` at the end.
@@ -167,11 +167,11 @@ class CacheWriter(InUse):
         self.spec, self.reserve_bytes = spec, reserve_bytes
 
     def missing(self) -> list[Shard]:
-        """Shards that nobody has published yet."""
+        """Shards that no process has published yet."""
         return [shard for shard in self.spec.shards() if not self.path(shard).exists()]
 
     def n_free(self) -> int:
-        """Missing shards that nobody works on now."""
+        """Missing shards that no process works on now."""
         with ExitStack() as held:
             return sum(
                 held.enter_context(claim(self.folder, shard.file_name, patience_s=math.inf))
@@ -203,7 +203,7 @@ class CacheWriter(InUse):
                     time.sleep(POLL_S)
 
     def path(self, shard: Shard) -> Path:
-        """Where a shard is, or will be."""
+        """Path of a shard, whether it is there or not."""
         return self.folder / shard.file_name
 
     def publish(self, shard: Shard, examples: Sequence[ExampleActivations]) -> None:
@@ -306,11 +306,13 @@ class Activations(InUse):
         """
         recipe = self.spec.provenance
         if "data" not in recipe:
-            raise InputError(f"{self.folder}: does not say of which rows it was made")
+            raise InputError(f"{self.folder}: does not say which rows it was made from")
         how = {"exclude": recipe.get("exclude") or (), "limit": recipe.get("limit")}
         found = {one.idx: one.group for one in forget_set(recipe["data"], **how)}
         if missing := [idx for idx in self.idx if idx not in found]:
-            raise InputError(f"{recipe['data']}: has no idx {missing[0]}; the cache has other rows")
+            raise InputError(
+                f"{recipe['data']}: has no idx {missing[0]}; the cache was made from other rows"
+            )
         return {idx: found[idx] for idx in self.idx}
 
     def __len__(self) -> int:
@@ -461,13 +463,13 @@ def check_same(folder: Path, found: Spec, wanted: Fingerprint) -> None:
     """The identity documents are compared in full: a key is a hash, a document is a fact."""
     if differences := found.fingerprint.differences(wanted):
         raise VerificationError(
-            f"{folder}: holds {'; '.join(differences)} (theirs, ours); "
-            "run `lensaudit cache` for the model or name another --activations folder"
+            f"{folder}: holds {'; '.join(differences)} (the cache's, this run's); run `lensaudit "
+            "cache` for the model or name another --activations folder"
         )
 
 
 def opened(folder: Path, *, allow_partial: bool) -> Activations:
-    """As `open_folder`, in the turn of whoever asks: its mark is there before it may be removed."""
+    """Open a cache as `open_folder` does, marking it as in use before it can be removed."""
     check_trusted(folder)
     spec = read_spec(folder / SPEC)
     if is_cache(folder):

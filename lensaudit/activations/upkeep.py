@@ -1,4 +1,4 @@
-"""What may go, and what is made whole: leftovers, maps, unused caches, books; damaged files.
+"""Upkeep of a store: remove leftovers, maps, unused caches and books; repair damaged files.
 
 Each file that goes is named by a document of ours that fits its own checksum, or by the names that
 caches have. A folder with anything else in it stays whole, and what it holds is told.
@@ -57,7 +57,7 @@ class Repaired:
     sealed: bool = False
     command: str | None = None
     """Fills what is missing; None where the cache does not tell."""
-    how_to_fill: str = "run the command that made it again to fill it"
+    how_to_fill: str = "to fill it, run again the command that made it"
     """For a person."""
 
 
@@ -192,7 +192,7 @@ def collect(
 
 
 def _made(root: Path, *kinds: str) -> dict[Path, int]:
-    """Files that are made again where they are wanted, the oldest first, with their bytes."""
+    """Files that are computed again when needed, the oldest first, with their bytes."""
     found = [path for kind in kinds for path in _children(root / kind) if _is_made(path)]
     return {
         path: sum(one.lstat().st_size for one in _with_its_mark(path))
@@ -224,7 +224,7 @@ def _is_mark(path: Path) -> bool:
 
 
 def _delete(path: Path) -> bool:
-    """Delete a cache, or a file with its mark; False if somebody uses it."""
+    """Delete a cache, or a file with its mark; False if a process uses it."""
     if path.is_dir():
         return remove(path)
     for one in _with_its_mark(path):
@@ -265,7 +265,7 @@ def _children(folder: Path) -> list[Path]:
 
 
 def _is_abandoned(path: Path) -> bool:
-    """Is it a deletion or an import whose process ended?"""
+    """Whether a hidden folder is of a deletion or an import whose process ended."""
     match = STAGED.fullmatch(path.name)
     with suppress(OSError):  # gone meanwhile
         return bool(match and not path.is_symlink() and not works_on(match[1], path, USE_AGE_S))
@@ -273,6 +273,6 @@ def _is_abandoned(path: Path) -> bool:
 
 
 def _is_empty(folder: Path) -> bool:
-    """Is it a cache of a job that was killed before the spec was there?"""
+    """Whether a cache is of a job that was killed before it wrote the spec."""
     begun = (folder / SPEC).exists() or list(folder.glob("*.h5")) or users(folder)
     return not begun and time.time() - folder.stat().st_mtime > EMPTY_AGE_S

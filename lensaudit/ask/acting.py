@@ -1,4 +1,4 @@
-"""Does what was chosen act? What an option needs is asked once, at the door, of what was given.
+"""Refuse options that cannot act: what each option needs is checked once, before any work.
 
 A settings record says of its fields what they need (`settings.Needs`). An option that cannot act is
 refused in one line, from the command line and from Python alike: accepted, it would stand in the
@@ -38,7 +38,7 @@ class ChosenOption:
 
     @property
     def is_given(self) -> bool:
-        """Is it another value than the default, and one that does not only turn something off?"""
+        """Whether the value differs from the default and does more than turn something off."""
         return self.value != self.default and self.value not in (None, (), "", "none")
 
 
@@ -122,7 +122,7 @@ def _holds(need: Needs, other: ChosenOption, known: Mapping[str, ChosenOption]) 
 
 
 def _fits_models(need: Needs, values: Sequence[Any], known: Mapping[str, ChosenOption]) -> bool:
-    """Are the sources one's own, or is there a model that never saw their facts?"""
+    """Whether the sources are the user's own, or a model that never saw their facts is known."""
     registry = load_registry(known["registry"].value if "registry" in known else None)
     if need.own:
         ours = published()
@@ -138,7 +138,7 @@ def _brought(need: Needs, known: Mapping[str, ChosenOption]) -> dict[str, Chosen
 
 
 def _is_read(wanted: Collection[str], asked: Any, known: Mapping[str, ChosenOption]) -> bool:
-    """Does a metric that is asked for read one of these? Of names that nobody knows: perhaps."""
+    """Whether a metric that is asked for reads one of these; True for unknown metric names."""
     from lensaudit.metrics.registry import ordered, retain_names  # half a second to import
 
     suite = known["suite"].value if "suite" in known else "tofu"
@@ -171,7 +171,7 @@ def _here(other: ChosenOption) -> str:
 
 
 def _said(need: Needs, other: ChosenOption) -> str:
-    """What is wanted of one other option, in words."""
+    """What an option needs of another one, in words."""
     found = _here(other)
     if need.own or need.never:
         who = "of your own" if need.own else f"that never saw the facts ({other.flag})"
@@ -204,4 +204,4 @@ SAID: Mapping[str, str] = {
     "patched": "looks inside",
     OF_A_LOG: "is compared with a retain model's",
 }
-"""What a metric reads -> in words."""
+"""What a metric reads -> how a message says it."""

@@ -1,4 +1,4 @@
-"""What was asked before is answered from its folder, whatever the command; torch is not imported.
+"""Find the answer to a question that was asked before in its folder; torch is not imported.
 
 The key of a question hashes all that its settings stand for: every option, models and files by
 content, the code and what comes with it, and the libraries. What cannot be known before something
@@ -35,17 +35,17 @@ from lensaudit.settings import Option, option_in, results_folder, several
 R = TypeVar("R")
 PACKAGE = Path(__file__).parents[1]
 MOST_FILES = 256
-"""Of a folder that is named: of one with more nobody knows what it is."""
+"""Most files of a folder that is hashed; a run on a larger one is not found again."""
 ANCHORS = ("--full", "--retain")
 _PLACES = {"FILE", "PATH", "DIR"}
-"""Of words for what an option names."""
+"""Words in an option's metavar that mean a file or a folder."""
 _WRITTEN = ("out", "activations")
 """Folders that a run writes into."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """All that a run is asked."""
+    """Everything that decides what a run finds."""
 
     settings: Any
     names: Sequence[str] = ()
@@ -71,7 +71,7 @@ class Asked:
             if flag in named and not named[flag]:
                 usual = default_anchor(flag.removeprefix("--"), own)
                 if not_theirs(usual, own, registry):
-                    raise InputError(f"{flag}: own folders have none that is usual")
+                    raise InputError(f"{flag}: your own folders have no usual model for it")
                 named[flag] = (usual,)
         models = {f"{flag} {one}": resolve(one, registry) for flag in named for one in named[flag]}
         models |= {one: resolve(one, registry) for one in self.names}
@@ -141,7 +141,7 @@ def once(
 
 
 def usual_place(command: str, source: str, folder: Path | None) -> Path:
-    """Where the results of a command on one model go, unless others' are there.
+    """Usual result folder of a command on one model; another one where it holds other results.
 
     Raises:
         InputError: the folder was named, and is another command's.
@@ -194,7 +194,7 @@ def _options(settings: Any) -> Iterator[tuple[str, str, Option, Any]]:
 def _content(name: str, option: Option, value: Any, models: Sequence[str]) -> Any:
     """What the files and rows that a choice names hold."""
     if option.is_a == "served" and "://" in str(value):
-        raise InputError(f"{value}: nobody vouches for what is behind an address")
+        raise InputError(f"{value}: what is behind an address cannot be checked")
     if name == "data" and value is None and models:
         value = default_data(models[0])
     is_place = option.is_a in ("file", "folder") or _PLACES & {*(option.metavar or "").split("|")}
@@ -227,7 +227,7 @@ def _shipped() -> list[str]:
 
 
 def _fetched(repo: str) -> list[str]:
-    """Which revisions of a data set's configurations are here; nothing is fetched for a key.
+    """Revisions of a data set's configurations in the local cache; nothing is fetched for a key.
 
     Raises:
         InputError: none is: the run fetches what it reads.

@@ -9,7 +9,6 @@ give a list, in their order; one that is named twice stands in it twice and is c
 
 import functools
 import inspect
-import logging
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, ParamSpec, Protocol, TypeVar, cast, overload, runtime_checkable
@@ -25,9 +24,6 @@ from lensaudit.settings import Place, named, path_of
 P = ParamSpec("P")
 S = TypeVar("S")
 R = TypeVar("R")
-
-notice = logging.getLogger("lensaudit").warning
-"""Remarks on a result; without a handler Python prints them on stderr."""
 
 
 @runtime_checkable
@@ -55,7 +51,7 @@ class Door(Protocol[P, R]):
 
 
 Work = Callable[[tuple[str, ...], S, Path | None, Tell], Sequence[R]]
-"""Names of models, settings, folder of results, who is told -> a result for each model."""
+"""Names of models, settings, folder of results, receiver of remarks -> a result for each model."""
 
 
 _PLAIN = inspect.Parameter.POSITIONAL_OR_KEYWORD

@@ -30,13 +30,13 @@ Form = Mapping[str, Any]
 
 
 def is_address(source: str) -> bool:
-    """Is it an address, and no name or folder?"""
+    """Whether a text is an address (http://…), not a name or folder."""
     return "://" in source
 
 
 @dataclass(frozen=True)
 class Served:
-    """A model behind an OpenAI-compatible address; nothing vouches for which one that is."""
+    """A model behind an OpenAI-compatible address; which model that is cannot be checked."""
 
     url: str
     model: str
@@ -48,7 +48,7 @@ class Served:
     forms: Mapping[str, Form] = field(default_factory=dict)
     """By path, how the server lets itself be asked."""
     weights: str = ""
-    """Hash of what the server tells of the model and of its likeliest answers."""
+    """Hash of what the server says of the model and of its likeliest answers."""
 
     @property
     def host(self) -> str:
@@ -97,7 +97,7 @@ def served_at(source: str, settings: KnowSettings) -> Served:
 
 
 def path_of_reader(reader: str) -> str:
-    """Which of the server's paths a reader asks."""
+    """Path of the server's API that a reader asks."""
     return PATH if reader == CHAT else COMPLETIONS
 
 

@@ -1,12 +1,13 @@
 """`la.know`, and `la.audit`, which asks who has what as well; what is answered is read."""
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lensaudit.ask.again import usual_place
-from lensaudit.ask.door import door, notice, places_for
+from lensaudit.ask.door import door, places_for
 from lensaudit.association.question import asked_of_know, know_key
 from lensaudit.association.result import COMMAND, KnowResult
 from lensaudit.association.settings import KnowSettings
@@ -22,10 +23,13 @@ from lensaudit.results.reading import read_as
 if TYPE_CHECKING:
     from lensaudit.association.opening import Know
 
+notice = logging.getLogger(__name__).warning
+"""Remarks on a result; without a handler Python prints them on stderr."""
+
 
 @dataclass(frozen=True)
 class OpenedKnow:
-    """Who is asked what, opened and checked."""
+    """A `know` run, opened and checked: the model, the questions and the settings."""
 
     know: "Know"
 
@@ -72,7 +76,7 @@ def known(
     notice: Notice = unheard,
     progress: Tell = unheard,
 ) -> KnowResult:
-    """As `association.run.know_into`; one that is finished is read from its files."""
+    """Run `association.run.know_into`, or read the files of a finished run."""
     usual = usual_place(COMMAND, source, folder)
 
     def made(question: Question) -> tuple[KnowResult, list[Path]]:
@@ -97,7 +101,7 @@ def known(
 def know(
     source: tuple[str, ...], settings: KnowSettings, out: Path | None, progress: Tell
 ) -> Sequence[KnowResult]:
-    """Which values does a model bind to which subjects? Without a model that never knew.
+    """Test which values a model binds to which subjects, without a model that never knew.
 
     As `lensaudit know`: `out` is experiments/out/know-<source>, of several models it holds a folder
     for each; base and forget set are those of the model's family where none is named.

@@ -16,7 +16,7 @@ from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import Notice, Tell, unheard
 from lensaudit.results.manifest import MANIFEST
 from lensaudit.results.owner import check_free, folders_for
-from lensaudit.settings import ACTIVATIONS, Place
+from lensaudit.settings import Place, activations_folder
 
 ANSWERS = "forget_Q_A_ROUGE"
 """Of what a model answers when it is asked: ROUGE-L recall of the true answer."""
@@ -27,7 +27,7 @@ def demo_into(
     folder: Path,
     *,
     real: bool = False,
-    activations: Place = ACTIVATIONS,
+    activations: Place | None = None,
     notice: Notice = unheard,
     progress: Tell = unheard,
 ) -> Demonstrated:
@@ -54,7 +54,8 @@ def demo_into(
         raise InputError(f"{folder}: was written by `lensaudit patch`; name another --out")
     full, retain, *more = (one.name for one in listed if one.role in ("full", "retain"))
     retains = (retain, *more) if real else (retain,)
-    asked = PatchSettings(full=full, retain=retains, profile="full", activations=activations)
+    place = activations or activations_folder()
+    asked = PatchSettings(full=full, retain=retains, profile="full", activations=place)
     answers = {name: folder / "answers" / slug(name) for name in (full, retain, *names)}
     answers = {} if real else answers
     known, depths = folders_for(names, folder / KNOW), folders_for(names, folder)

@@ -84,16 +84,21 @@ def reached(
         except EndpointError as error:
             raise InputError(str(error)) from error
     remarks = [
-        f"nothing vouches for the model behind {served.url}: it is known by what its server says"
+        f"{served.url}: which model is behind it cannot be checked; the server's own words are "
+        "recorded"
     ]
     if served.reading != served.readings[0]:
         why = "; ".join(dict.fromkeys(whys))
-        remarks.append(f"samples are taken: no log-probabilities of prompts ({why})")
+        remarks.append(
+            f"answers are sampled, as the server gives no log-probabilities of prompts ({why})"
+        )
     if not ends:
         remarks.append("values share a token with their prompt: differences of totals are read")
     gone = [one for one in readers if one not in left]
     if gone:
-        remarks.append(f"reader {', '.join(gone)} left out: {served.host} does not answer to it")
+        remarks.append(
+            f"reader {', '.join(gone)} left out: {served.host} cannot be asked in this way"
+        )
     return replace(served, weights=weights), left, remarks
 
 
@@ -105,7 +110,7 @@ def _entry(served: Served, listed: Sequence[Mapping[str, Any]]) -> Mapping[str, 
     if len(names) != 1:
         some = f"{len(names)} models ({', '.join(names[:4])})" if names else "no models"
         todo = "name one by --api-model" + "; does the address end in /v1?" * (not names)
-        raise InputError(f"--source {served.url}: lists {some}; {todo}")
+        raise InputError(f"--source {served.url}: its server lists {some}; {todo}")
     return listed[0]
 
 
@@ -138,7 +143,7 @@ def _shaped(
         if forms:
             return replace(served, reading=reading, forms=forms), whys, ends
     why = "; ".join(dict.fromkeys(whys))
-    raise InputError(f"--source {served.url}: can be read in no way; {why}")
+    raise InputError(f"--source {served.url}: no way of reading the model behind it works; {why}")
 
 
 class _Refused(Exception):

@@ -58,7 +58,7 @@ FEWEST_INVENTED = 16
 """Invented subjects a prior is made of."""
 POWER = 0.8
 Readings = Mapping[str, Float[Tensor, "subject value"]]
-"""By reader what is said of a relation's values."""
+"""Reader -> what the model says of a relation's values."""
 
 
 @dataclass(frozen=True)
@@ -89,14 +89,14 @@ class FactEvidence:
     familiar: float
     """Bits beside a uniform guess among the values."""
     associated: float | None
-    """Bits beside the prior of somebody ignorant; None where no prior was asked."""
+    """Bits beside the prior of a model that never knew; None where there is no prior."""
     e: float | None
     """Evidence value of the association."""
     named: bool = False
 
 
 def strata_of(relations: Sequence[Sequence[Group]]) -> Strata:
-    """Blocks of subjects and relations, so that all subjects of a block stand in all of them.
+    """Blocks of subjects and relations, such that each subject of a block is in all its relations.
 
     One permutation serves all relations only where the permuted subjects are asked the same.
     Subjects begin apart by what they are asked; two blocks are joined, on the relations that both
@@ -126,7 +126,7 @@ def strata_of(relations: Sequence[Sequence[Group]]) -> Strata:
 
 
 def groups_of(read: Sequence[RelationReading]) -> list[list[Group]]:
-    """Whose the facts are, by relation."""
+    """Author of each fact, by relation."""
     return [[fact.group for fact in one.asked.facts] for one in read]
 
 
@@ -153,7 +153,7 @@ def binding_of(read: Sequence[RelationReading], *, seed: int) -> Assignment:
 
 
 def by_relation(read: Sequence[RelationReading], *, seed: int) -> list[Assignment]:
-    """The same test of every relation by itself."""
+    """The assignment test for each relation alone."""
     return [
         assignment_test([double_centred(one.table)], generator=np.random.default_rng(seed))
         for one in read
@@ -163,7 +163,7 @@ def by_relation(read: Sequence[RelationReading], *, seed: int) -> list[Assignmen
 def priors_of(
     own: RelationReading, others: Sequence[RelationReading], never: Sequence[RelationReading]
 ) -> Float[Tensor, "subject value"] | None:
-    """What somebody ignorant says of every subject's values: the largest of all that is known.
+    """Prior of every subject's values: the largest of any model that never knew.
 
     Uniform; a base model; the source about invented subjects, by the reader that says most; the
     tempered mean of two and more never-trained models.
@@ -228,18 +228,21 @@ def naming_of(facts: Sequence[FactEvidence], n_candidates: int) -> tuple[list[in
     """
     e, how = {one.idx: one.e for one in facts if one.e is not None}, {"fdr": FDR, "fewest": None}
     if not e:
-        return [], {**how, "why": "no prior of somebody ignorant was asked: name --base"}
+        return [], {
+            **how,
+            "why": "no model that never knew was asked for a prior: name one with --base",
+        }
     fewest = math.ceil(len(e) / (n_candidates * FDR) - 1e-9)
     if fewest > len(e):
         some = max(1, len(e) // 10)
         wanted = candidates_wanted(len(e), some, FDR)
-        why = f"{n_candidates} candidates a fact; {some} facts can be named from {wanted} on"
+        why = f"each fact has {n_candidates} candidates; to name {some} facts takes {wanted}"
         return [], {**how, "why": f"{why} (--placebos)"}
     return named_facts(e, FDR), {**how, "fewest": fewest, "why": None}
 
 
 def power_of(read: Sequence[RelationReading], *, seed: int, n_worlds: int = 40) -> KnowPower:
-    """The knowledge that would have been found, planted into what the model says of others.
+    """Power of the test: planted knowledge that it finds in the model's readings of others.
 
     The values are given out anew, so that nothing is bound, and each true one is made likelier by
     the same factor, in every reader. The least factor whose p is at `LEVEL` in four of five draws.
@@ -288,7 +291,7 @@ LAYER_COLUMNS = ("layer", "head", "bits_familiar")
 
 @dataclass(frozen=True)
 class KnowOutcome:
-    """Who has what, as one model says it: the summary, and the tables beside it."""
+    """Who has what in one model: the summary, and the tables beside it."""
 
     run: KnowRecord
     facts: tuple[FactEvidence, ...]
@@ -349,7 +352,7 @@ def outcome_of(know: Know, heard: Sequence[Sequence[RelationReading]]) -> KnowOu
     alone, power = by_relation(own, seed=seed), KnowPower(None, POWER)
     if test.p > LEVEL and isinstance(know.source, Served) and know.source.reading == "samples":
         # it depends on answers that name no value
-        power = replace(power, why="what samples would have shown is not reckoned")
+        power = replace(power, why="its power is not computed for a model that is read by samples")
     elif test.p > LEVEL:
         power = power_of(own, seed=seed)
     run = KnowRecord(

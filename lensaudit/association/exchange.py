@@ -42,7 +42,7 @@ from lensaudit.judge.client import MOST_NATS, JudgeClient
 
 
 def calls_of(served: Served, reader: str, asked: Relation, shots: Sequence[Fact]) -> Iterator[Call]:
-    """One a prompt, template after template; of log-probs in a chat, one more for each value."""
+    """Calls, one per prompt, template after template; in a chat one more per value."""
     path = path_of_reader(reader)
     fixed = {"model": served.model or ANY, **served.forms[path]}
     for template, name in product(asked.templates, names_for(asked, reader)):
@@ -116,7 +116,7 @@ def heard_from(
 
 
 def heard_line(counts: Iterable[Mapping[str, int]]) -> str:
-    """How many samples of a run hold no answer, for people; empty where all do."""
+    """How many samples of a run hold no answer, in words; empty where all do."""
     return void_line(sum(map(Counter, counts), Counter[str]()))
 
 
@@ -135,7 +135,7 @@ def _answered(client: JudgeClient, found: Found) -> dict[str, Reply]:
 def _scored(
     client: JudgeClient, calls: Sequence[Call], n_values: int
 ) -> Iterator[Float[Tensor, " value"]]:
-    """By prompt the log-probs of the values, nats."""
+    """Log-probs of the values in nats, by prompt."""
     found = _answered(client, client.ask(calls))
     texts = [one for call in calls for one in tokens_in(call, found[call.key].raw)]
     by_prompt = [texts[at : at + n_values + 1] for at in range(0, len(texts), n_values + 1)]
@@ -187,12 +187,12 @@ def tokens_in(call: Call, raw: Mapping[str, Any]) -> list[Scored]:
     except NotItsReply:
         raise
     except MALFORMED as error:
-        raise NotItsReply("its reply holds no log-probs of its prompt") from error
+        raise NotItsReply("the reply holds no log-probs of the prompt") from error
 
 
 def _echoed(choice: Mapping[str, Any], text: str) -> Scored:
     if choice["text"] != text:
-        raise NotItsReply("its echo is another text")
+        raise NotItsReply("the reply repeats another text than the one sent")
     told = choice["logprobs"]
     found = _finite(zip(told["tokens"], [0.0, *told["token_logprobs"][1:]], strict=True))
     check_echo(told["tokens"], text)
@@ -206,7 +206,7 @@ def _rest(choice: Mapping[str, Any], text: str) -> Scored:
 
 
 def _listed(rows: Sequence[Any]) -> tuple[Scored, list[str]]:
-    """Of vLLM's list, whose first is null and whose others hold the prompt's own token alone.
+    """Log-probs from vLLM's list: the first entry is null, the others hold the prompt's tokens.
 
     And how the tokens after the first are spelled.
     """
@@ -221,12 +221,12 @@ def _finite(tokens: Iterable[tuple[Any, Any]]) -> Scored:
     if not all(math.isfinite(nats) for _, nats in found):
         raise ValueError("not finite")
     if (top := max(nats for _, nats in found)) > MOST_NATS:
-        raise NotItsReply(f"a log-prob is {top:g}: none is above 0")
+        raise NotItsReply(f"a log-prob in the reply is {top:g}, and none can be above 0")
     return found
 
 
 def _sampled(client: JudgeClient, calls: Sequence[Call], served: Served) -> list[list[Sample]]:
-    """By prompt as many answers as are wanted; a server may give one a request."""
+    """Sampled answers by prompt, as many as are wanted; a server may give one per request."""
     n = served.settings.samples
 
     def so_far(call: Call, found: Found) -> tuple[list[Sample], Call | None]:
@@ -274,5 +274,5 @@ def log_shares(answers: Sequence[str], values: Sequence[str]) -> Float[Tensor, "
 
 
 def _named(text: str, values: Sequence[str]) -> Bool[Tensor, " value"]:
-    """Which values an answer names."""
+    """The values that an answer names."""
     return torch.tensor([mentions(text, one) for one in values])

@@ -85,7 +85,7 @@ class Know:
         return (*((self.base,) if self.base else ()), *self.retains)
 
     def lines(self) -> list[str]:
-        """For people to read: what is asked, and how much is not and why."""
+        """What is asked, how much is left out and why, as lines of text."""
         return lines_of(self.asked, self.unscored)
 
     def identity(self) -> dict[str, Any]:
@@ -146,8 +146,8 @@ def open_know(source: str, settings: KnowSettings, *, notice: Notice = unheard) 
     spec = served.spec if served else resolve(source, registry)
     if settings.data is None and served:
         raise InputError(
-            f"{spec.name}: an address; name the rows to ask it about with --data: facts of one "
-            "kind about four subjects and more"
+            f"{spec.name} is an address: name the rows to ask about with --data, facts of one "
+            "kind about four subjects or more"
         )
     data = str(settings.data or default_data(source, settings.registry))
     checkpoint = served or open_checkpoint(spec)
@@ -162,8 +162,8 @@ def open_know(source: str, settings: KnowSettings, *, notice: Notice = unheard) 
         why = next(iter(unscored.values()), "no rows")
         raise InputError(
             f"{data}: no relation of {len(every)} rows can be asked ({why}); wanted facts of one "
-            "kind about four subjects and more, each named in its question; rows may say their "
-            "`relation`"
+            "kind about four subjects or more, each subject named in its question; a row may "
+            "name its kind under `relation`"
         )
     kept, _ = relations_of([row for row in validity if not is_whole(row)])
     placebos: Mapping[int, Sequence[str]] = {}
@@ -267,13 +267,16 @@ def _left_out(
     inside = [one for one in ("lens", "foreign") if one in readers]
     if isinstance(source, Served) and inside:
         readers[:] = [one for one in readers if one not in inside]
-        yield f"reader {', '.join(inside)} left out: an address shows what a model says, no stream"
+        yield (
+            f"reader {', '.join(inside)} left out: behind an address only a model's words can "
+            "be read, not its stream"
+        )
     if "foreign" in readers and not (any(never) and fit):
         readers.remove("foreign")
         what = "no kept rows" if any(never) else "no model that never knew"
         yield f"reader foreign left out: {what}; name --base and --kept"
     if not readers:
-        raise InputError("--reader: what is left has nothing to read with; see the lines above")
+        raise InputError("--reader: no reader is left; the lines above say why each was left out")
 
 
 def _with_beside(relation: Relation, placebos: Mapping[int, Sequence[str]]) -> Relation:
@@ -298,7 +301,7 @@ _DATA = Path(__file__).parent / "names.json"
 
 
 def invented_names(name: str, n: int, *, others: Sequence[str] = ()) -> tuple[str, ...]:
-    """`n` names that nobody in the set has, called like `name`; the same for the same name.
+    """`n` invented names that fit `name` and that nobody in the set has; always the same ones.
 
     A name tells script, gender and origin, and a model that has never heard of a person guesses
     from them: ignorance about a person is what it says of invented people called alike.

@@ -48,18 +48,18 @@ def check_echo(names: Sequence[str], text: str) -> None:
     """
     squeezed = _squeezed(text)
     if not (_spell(names, squeezed, [0]) or _spell(_unmarked(names), squeezed, [0])):
-        raise NotItsReply("its tokens do not spell the text that was sent, whole")
+        raise NotItsReply("the reply's tokens do not spell the whole text that was sent")
 
 
 def check_rest(names: Sequence[str], text: str) -> None:
-    """As `check_echo`, of tokens without the first, which is a mark or begins the first word.
+    """Check tokens as `check_echo` does, without the first: a mark, or part of the first word.
 
     Raises:
         NotItsReply: they do not spell it.
     """
     squeezed, first = _squeezed(text), _squeezed(text.split(maxsplit=1)[0])
     if not _spell(_unmarked(names), squeezed, range(len(first) + 1)):
-        raise NotItsReply("its tokens do not spell the text that was sent, whole")
+        raise NotItsReply("the reply's tokens do not spell the whole text that was sent")
 
 
 def check_chat(names: Sequence[str], question: str, begun: str) -> None:
@@ -73,9 +73,11 @@ def check_chat(names: Sequence[str], question: str, begun: str) -> None:
     if _PARTIAL in said or "" in pieces:  # letters in parts: those that are whole are compared
         said, wanted = _ascii(said), _ascii(wanted)
     if wanted not in said:
-        raise NotItsReply("its tokens do not hold the question that was sent")
+        raise NotItsReply("the reply's tokens do not hold the question that was sent")
     if not _ends_in(pieces, _squeezed(begun)):
-        raise NotItsReply("its prompt does not end in the answer that was begun")
+        raise NotItsReply(
+            "the reply's prompt does not end in the beginning of the answer that was sent"
+        )
 
 
 def check_readings(texts: Sequence[Sequence[Scored]]) -> None:
@@ -95,7 +97,7 @@ def check_readings(texts: Sequence[Sequence[Scored]]) -> None:
     nats, n_low = sorted(found.values()), sum(one <= FLOOR_NATS for one in found.values())
     if n_low > MOST_AT_FLOOR * len(nats):
         low = f"{n_low} of {len(nats)} log-probs of values are at a floor ({nats[0]:g})"
-        raise NotItsReply(f"{low}: it keeps those of the likeliest tokens alone")
+        raise NotItsReply(f"{low}: the server gives log-probs of the likeliest tokens only")
     if len(nats) >= _LEAST and nats[0] == nats[-1]:
         raise NotItsReply(f"all {len(nats)} log-probs of values are {nats[0]:g}")
 
@@ -113,7 +115,7 @@ def check_beginning(alone: Scored, joint: Scored) -> None:
     )
     if apart > APART_NATS:
         raise NotItsReply(
-            f"a prompt's own tokens are {apart:.1f} nats apart alone and before a value"
+            f"the same prompt's tokens differ by {apart:.1f} nats when a value follows"
         )
 
 
@@ -247,7 +249,7 @@ def counts_of(
 
 
 def void_line(counts: Mapping[str, int]) -> str:
-    """Shares of samples that hold no answer, for people; empty where all do."""
+    """Shares of samples that hold no answer, in words; empty where all hold one."""
     n = counts.get("samples", 0)
     told = [f"{counts[kind]} {what}" for kind, what in VOID.items() if counts.get(kind)]
     told += [f"{counts['thinking']} follow a thought"] if counts.get("thinking") else []
@@ -262,5 +264,5 @@ def check_samples(counts: Mapping[str, int]) -> None:
     """
     if sum(counts.get(kind, 0) for kind in VOID) > MOST_VOID * counts["samples"]:
         raise NotItsReply(
-            f"{void_line(counts)}; nothing is read where more than {MOST_VOID:.0%} hold no answer"
+            f"{void_line(counts)}; they are not read, as more than {MOST_VOID:.0%} hold no answer"
         )

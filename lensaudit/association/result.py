@@ -6,7 +6,7 @@ COMMAND = "know"
 
 
 class KnowResult(RunResult):
-    """Which values one model binds to which subjects, and where it is written."""
+    """The values that one model binds to which subjects, and the folder of this result."""
 
     @property
     def headline(self) -> str:
@@ -15,7 +15,7 @@ class KnowResult(RunResult):
 
     @property
     def p(self) -> float:
-        """Of the assignment test."""
+        """P-value of the assignment test."""
         return self.record.p
 
     @property

@@ -163,7 +163,7 @@ Asked = list[tuple[Relation, list[str]]]
 
 
 def _todo(know: Know) -> Iterator[tuple[Checkpoint | Served, Ledger, Asked]]:
-    """By model its ledger, and what that lacks."""
+    """Ledger of each model, and what it lacks."""
     for one in (know.source, *know.ignorant):
         ledger, missing = _ledger(know, one), []
         have = {(row["relation"], row["reader"]) for row in ledger.rows}
@@ -309,7 +309,7 @@ def _counts(know: Know, one: Checkpoint | Served, ledger: Ledger) -> Iterator[Ma
 
 
 def _unread(know: Know, one: Checkpoint | Served, ledger: Ledger) -> Iterator[str]:
-    """Why what is said of facts to keep is no reading."""
+    """Why the model's words on facts to keep are no reading."""
     told = dict.fromkeys(row["why"] for row in _own(know, one, ledger) if "why" in row)
     yield from (f"facts to keep cannot be read: {why}" for why in told)
 

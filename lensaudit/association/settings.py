@@ -1,4 +1,4 @@
-"""What may be chosen of the question who has what."""
+"""Settings of `know`."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
@@ -26,7 +26,7 @@ Reading = Literal["logprobs", "samples"]
 
 @dataclass(frozen=True, kw_only=True)
 class KnowSettings(Replaces, EndpointAccess, Names, Rows, Precision, Caches):
-    """How values and subjects are compared."""
+    """A run of `know`: readers, values and controls."""
 
     rare: ClassVar = OF_THE_ENDPOINT
     needs: ClassVar = needing(EndpointAccess, Needs("source", address=True)) | dict.fromkeys(
@@ -58,7 +58,7 @@ class KnowSettings(Replaces, EndpointAccess, Names, Rows, Precision, Caches):
         ),
     ] = ()
     placebos: Annotated[
-        int, Option("Further values of the same kind beside those of the subjects.", least=0)
+        int, Option("Further values of the same kind, beside those of the subjects.", least=0)
     ] = 32
     retain_data: Annotated[
         Place | None,
@@ -81,7 +81,9 @@ class KnowSettings(Replaces, EndpointAccess, Names, Rows, Precision, Caches):
             none="auto",
         ),
     ] = None
-    samples: Annotated[int, Option("Answers to a prompt, where they are sampled.", least=1)] = 32
+    samples: Annotated[
+        int, Option("Answers to each prompt, where answers are sampled.", least=1)
+    ] = 32
     answer_tokens: Annotated[
         int | None,
         Option(
@@ -94,5 +96,5 @@ class KnowSettings(Replaces, EndpointAccess, Names, Rows, Precision, Caches):
 
 
 def quick(retain: tuple[str, ...], **settings: Any) -> KnowSettings:
-    """What a whole audit asks: outputs and the model's own head, no further values."""
+    """Settings of an audit's `know`: outputs and the model's own head, no further values."""
     return KnowSettings(retain=retain, readers=("outputs", "lens"), placebos=0, **settings)

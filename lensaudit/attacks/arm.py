@@ -119,12 +119,12 @@ class AttackedModel:
         return PROMPT_TEMPLATE.format(question=question or fact.question, prefix="").rstrip()
 
     def forced(self, fact: Fact, *, question: str | None = None) -> str:
-        """The same with the answer's own beginning forced."""
+        """The prompts, with the beginning of the answer forced."""
         return f"{self.asked(fact, question=question)} {fact.prefix}".rstrip()
 
     @cached_property
     def template(self) -> Template:
-        """Its chat template, a thought left empty; plain tags where it has none that works."""
+        """The model's chat template with an empty thought; plain tags where none works."""
         try:
             empty = thinks(self.tokenizer, Template())
         except CannotRender:
@@ -133,7 +133,7 @@ class AttackedModel:
 
     @property
     def thinks(self) -> bool:
-        """Has its chat template a place for a thought?"""
+        """Whether the model's chat template has a place for a thought."""
         return self.template.think is not None
 
     def chat(self, fact: Fact, think: Think = "empty", *, question: str | None = None) -> Encoding:
@@ -150,7 +150,7 @@ class AttackedModel:
 
     @cached_property
     def candidates(self) -> dict[int, list[tuple[int, ...]]]:
-        """By idx, tokens of the true entity and of its placebos, each with the blank before it."""
+        """Tokens of the true entity and of its placebos by idx, each with the blank before it."""
         return {
             fact.idx: [self.more(f" {one}") for one in (fact.entity, *fact.placebos)]
             for fact in self.facts
@@ -178,14 +178,14 @@ class AttackedModel:
     def scores(
         self, reader: Reader, facts: Sequence[Fact], *, n: int | None = None
     ) -> dict[int, Float[Tensor, " candidate"]]:
-        """By idx, log-probs of a fact's first `n` candidates after its forced prefix; None: all."""
+        """Log-probs by idx of a fact's first `n` candidates after its forced prefix; None: all."""
         prompts = [self.ids(self.forced(fact)) for fact in facts]
         found = exposures(reader, prompts, [self.candidates[fact.idx][:n] for fact in facts])
         return {fact.idx: row for fact, row in zip(facts, found, strict=True)}
 
     @cached_property
     def raw(self) -> dict[int, Float[Tensor, " candidate"]]:
-        """The same by the model itself; computed once for all attacks.
+        """Log-probs of the candidates without an attack; computed once for all attacks.
 
         Of the true entity alone where candidates are not compared.
         """
@@ -201,7 +201,7 @@ class AttackedModel:
         gives: Callable[[str, Fact], bool] = gives_away,
         hear: Hearing = answer_of,
     ) -> dict[int, Hit]:
-        """What is said after each fact's prompt, and whether it gives the entity away.
+        """The model's answer to each fact's prompt, and whether it gives the entity away.
 
         A fact whose thought was cut has no answer: it is in `cut`.
 
@@ -228,7 +228,7 @@ class AttackedModel:
 
 
 def standardised(rows: Mapping[int, Tensor]) -> dict[int, Tensor]:
-    """By idx, the largest standardised score of each candidate over the reads of one attack."""
+    """Largest standardised score of each candidate over the reads of one attack, by idx."""
     return {idx: strongest(torch.atleast_2d(found)) for idx, found in rows.items()}
 
 

@@ -1,5 +1,6 @@
 """Attacks from Python and from commands; one that was asked before is read from its files."""
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -8,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from lensaudit.ask.again import ANCHORS, Asked, once, usual_place
-from lensaudit.ask.door import door, notice, places_for
+from lensaudit.ask.door import door, places_for
 from lensaudit.attacks.result import (
     SAMPLE,
     WORST,
@@ -41,6 +42,9 @@ from lensaudit.results.run import RunResult
 from lensaudit.training.record import STATE_FOLDER
 from lensaudit.training.settings import UnlearnSettings
 
+notice = logging.getLogger(__name__).warning
+"""Remarks on a result; without a handler Python prints them on stderr."""
+
 One = TypeVar("One", bound=RunResult)
 
 
@@ -52,7 +56,7 @@ def attacked(
     notice: Notice = unheard,
     progress: Tell = unheard,
 ) -> WorstResult:
-    """As `attacks.worst.worst_into`."""
+    """Run `attacks.worst.worst_into`, or read a finished run."""
 
     def made(tell: Notice, opened: Callable[[], None]) -> WorstResult:
         from lensaudit.attacks.worst import worst_into
@@ -93,7 +97,7 @@ def sampled(
     notice: Notice = unheard,
     progress: Tell = unheard,
 ) -> RunResult:
-    """As `attacks.sampling.sample_into`."""
+    """Run `attacks.sampling.sample_into`, or read a finished run."""
 
     def made(tell: Notice, opened: Callable[[], None]) -> RunResult:
         from lensaudit.attacks.sampling import sample_into  # seconds to import
@@ -136,7 +140,7 @@ def brought_back(
     notice: Notice = unheard,
     progress: Tell = unheard,
 ) -> list[EffortResult]:
-    """As `attacks.effort.runs.run`, opened and done.
+    """Open and do `attacks.effort.runs.run`.
 
     Args:
         sources: models under attack.
@@ -170,7 +174,7 @@ def brought_back(
 def studied(
     settings: StudySettings, *, notice: Notice = unheard, progress: Tell = unheard
 ) -> Summarized:
-    """As `attacks.rtt.execution.run_studies`, opened and done."""
+    """Open and do `attacks.rtt.execution.run_studies`."""
     folder = study_folder(settings.out)
 
     def read(_: Sequence[Path]) -> Summarized:
@@ -211,14 +215,14 @@ class Trained:
 
     @property
     def there(self) -> str:
-        """What is said of one that was there before."""
+        """Message that the model was in the folder before."""
         return f"{self.out} holds this model already; nothing to do"
 
 
 def relearned(
     settings: RelearnSettings, *, notice: Notice = unheard, progress: Tell = unheard
 ) -> Trained:
-    """As the job of `attacks.relearn.prepare` makes it in its folder."""
+    """Do the job of `attacks.relearn.prepare` in its folder."""
 
     def job() -> Any:
         from lensaudit.attacks.relearn import prepare  # seconds to import
@@ -235,7 +239,7 @@ def relearned(
 def unlearned(
     settings: UnlearnSettings, *, notice: Notice = unheard, progress: Tell = unheard
 ) -> Trained:
-    """As the job of `training.job.prepare` makes it in its folder."""
+    """Do the job of `training.job.prepare` in its folder."""
 
     def job() -> Any:
         from lensaudit.training.job import prepare  # seconds to import
@@ -249,7 +253,7 @@ def unlearned(
 
 
 def quantized(settings: RoundSettings, *, notice: Notice = unheard) -> Trained:
-    """As the job of `attacks.rounding.prepare` makes it in its folder."""
+    """Do the job of `attacks.rounding.prepare` in its folder."""
 
     def job() -> Any:
         from lensaudit.attacks.rounding import prepare  # seconds to import
@@ -297,7 +301,7 @@ def _told(progress: Tell, at: Any) -> None:
 def relearned_and_scored(
     settings: RelearnSettings, *, notice: Notice = unheard, progress: Tell = unheard
 ) -> tuple[tuple[ScoreChange, ...], Path]:
-    """As `attacks.relearn.attack`: the scores before and after, and their folder."""
+    """Run `attacks.relearn.attack`: the scores before and after, and their folder."""
     work = scored_in(settings.model, settings.out)
     places = [work, *([settings.out] if settings.out else [])]
 
@@ -315,7 +319,7 @@ def relearned_and_scored(
 
 
 def method_of(out: Path) -> str:
-    """By which method a finished folder was unlearned."""
+    """The unlearning method of a finished folder."""
     return str(part(json_object(out / MANIFEST), "inputs")["method"])
 
 
@@ -323,7 +327,7 @@ def method_of(out: Path) -> str:
 def worst(
     source: tuple[str, ...], settings: WorstSettings, out: Path | None, progress: Tell
 ) -> Sequence[WorstResult]:
-    """Which facts come out of a model by any of a list of attacks, beside models that never knew.
+    """Find the facts that any of a list of attacks brings out, beside models that never knew.
 
     As `lensaudit worst`: `out` is experiments/out/worst-<source>, of several models it holds a
     folder for each; anchors and forget set are those of the model's family where none is named.

@@ -40,7 +40,7 @@ LEAK_K = 64
 N_OPTIONS = 20
 """Answers a probe chooses from, the true one included."""
 N_LISTED = 10
-"""Answers that stand in the prompt of a probe with options."""
+"""Answers that the prompt of a probe with options lists."""
 ORDERS = 2
 """Orders of the listed options; the true one must be chosen in each."""
 
@@ -62,7 +62,7 @@ def chosen(tier: Tier, names: Sequence[str] = ()) -> tuple[Attack, ...]:
 
 
 def list_hash(attacks: Sequence[Attack]) -> str:
-    """Of a list of attacks, in its order: stands beside every number made with it."""
+    """Hash of a list of attacks in its order; written beside every number made with the list."""
     return digest([one.hash for one in attacks])
 
 
@@ -173,7 +173,7 @@ def thought(arm: AttackedModel) -> AttackFindings:
 
 
 def whole_of(tokenizer: Any, prompt: Sequence[int], ids: Sequence[int]) -> str:
-    """All that is said after a prompt, thoughts included."""
+    """The whole text that a model generates after a prompt, thoughts included."""
     return str(tokenizer.decode(list(ids), skip_special_tokens=True))
 
 
@@ -434,7 +434,7 @@ def relearn_authors(arm: AttackedModel) -> AttackFindings:
     candidates=100,
 )
 def relearn_neutral(arm: AttackedModel) -> AttackFindings:
-    """One pass over rows that hold none of the facts, of authors that are not in the set."""
+    """Trained for one pass over rows of other authors that hold none of the facts."""
     if not arm.neutral:
         return AttackFindings({}, unscored={fact.idx: "no neutral rows" for fact in arm.facts})
     return _forced(arm, Reader(arm.taught(arm.neutral), work=arm.work), arm.facts)

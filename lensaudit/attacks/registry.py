@@ -1,4 +1,4 @@
-"""Which attacks there are: each under its name, with what it needs and costs."""
+"""The registered attacks, each with its name, needs and cost."""
 
 import importlib
 import math
@@ -46,7 +46,7 @@ class Attack:
 
     @property
     def hash(self) -> str:
-        """Of the attack as it is defined here."""
+        """Hash of the attack's definition."""
         return digest([self.name, self.version, *filter(None, [self.code])])
 
     @property

@@ -1,4 +1,4 @@
-"""What attacks found, as their folders hold it; no model library is imported."""
+"""Results of attacks, read from their folders; no model library is imported."""
 
 import csv
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ WORST, SAMPLE = "worst", "sample"
 
 
 class WorstResult(RunResult):
-    """Which facts come out of one model, and where it is written."""
+    """The facts that come out of one model, and the folder of this result."""
 
     @property
     def headline(self) -> str:
@@ -38,7 +38,7 @@ class WorstResult(RunResult):
 
 
 class EffortResult(RunResult):
-    """How hard it is to bring the facts back in one model."""
+    """Steps of training that bring the facts back in one model, and the folder of this result."""
 
     @property
     def arms(self) -> Mapping[str, Mapping[str, Any]]:
@@ -47,7 +47,7 @@ class EffortResult(RunResult):
 
 
 def effort_folders(names: Sequence[str], out: Path | None) -> dict[str, Path]:
-    """Where the results of `effort` go, by source."""
+    """Result folders of `effort`, by source."""
     folders = folders_for(names, out or (results_folder() / "effort" if len(names) > 1 else None))
     if out is None and len(names) == 1:
         return {name: one.with_name(f"{one.name}-effort") for name, one in folders.items()}
@@ -55,17 +55,17 @@ def effort_folders(names: Sequence[str], out: Path | None) -> dict[str, Path]:
 
 
 def study_folder(out: Path | None) -> Path:
-    """Where the log and the summaries of `rtt run` go."""
+    """Folder of the log and the summaries of `rtt run`."""
     return out or results_folder() / "rtt"
 
 
 def scored_in(model: str, out: Path | None) -> Path:
-    """Where the scores before and after relearning go."""
+    """Folder of the scores before and after relearning."""
     return out / "audit" if out else results_folder() / f"{slug(model)}-relearn"
 
 
 def taught_nothing(out: Path) -> str | None:
-    """What to know of a finished folder whose training changed next to nothing; None of others."""
+    """A warning about a finished folder whose training hardly changed the loss; else None."""
     losses = kept_losses(out)
     return rows_relearned(losses[0], losses[-1], len(losses))
 
@@ -87,7 +87,7 @@ def rounded(method: str, out: Path) -> dict[str, Any]:
 
 
 def rows_relearned(first: float, last: float, n_steps: int) -> str | None:
-    """What to know of an attack that taught nothing; None where it taught something.
+    """A warning about an attack that taught nothing; None where it taught something.
 
     >>> rows_relearned(0.5314, 0.5241, 8)
     'The attack did next to nothing: the loss of its rows went from 0.5314 to 0.5241 over 8 steps; raise --lr or --epochs.'

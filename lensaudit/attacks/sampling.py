@@ -209,7 +209,7 @@ Texts = Mapping[SamplerSetting, Mapping[int, list[Answer]]]
 def _said_by_all(
     opened: Worst, settings: SampleSettings, progress: Tell
 ) -> dict[str, dict[SamplerSetting, dict[int, list[Answer]]]]:
-    """By weights; what the ledgers hold is not drawn again."""
+    """Sampled answers of all models, by weights; samples in the ledgers are not drawn again."""
     arms = {one.weights: one for one in (opened.models.source, *opened.models.never)}
     found: dict[str, dict[SamplerSetting, dict[int, list[Answer]]]] = {}
     think = {"think": settings.think} if settings.think else {}

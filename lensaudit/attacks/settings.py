@@ -1,4 +1,4 @@
-"""What may be chosen of an attack: relearning, rounding, RTT, effort, worst case, samples."""
+"""Settings of attacks: relearning, rounding, RTT, effort, worst case, samples."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,11 +60,13 @@ class RelearnSettings(Replaces, Caches, Precision, Anchors):
         bool,
         Option("Score the model and retain before and after; without --out no checkpoint is kept."),
     ] = False
-    epochs: Annotated[float, Option("Passes over the rows.", above=0)] = 1.0
+    epochs: Annotated[float, Option("Training passes over the rows.", above=0)] = 1.0
     lr: Annotated[
         float | None,
         Option(
-            "Peak. [default: 2e-5; 1e-3 for demo/… models; ten times that with --lora]", above=0
+            "Peak learning rate. [default: 2e-5; 1e-3 for demo/… models; ten times that with "
+            "--lora]",
+            above=0,
         ),
     ] = None
     batch_size: Count = BATCH_SIZE
@@ -122,7 +124,7 @@ DEMO_RELEARNING = Relearning(lr=1e-3, formats=FORMATS["both"])
 
 
 def relearning_for(*, demo: bool) -> Relearning:
-    """How every command relearns: rows in this order, at this rate, unless it is told otherwise."""
+    """Settings with which every command relearns unless others are given: row order and rate."""
     return DEMO_RELEARNING if demo else Relearning()
 
 
@@ -134,11 +136,11 @@ class RoundSettings(Replaces, Names):
         str,
         Option("Model to quantise.", flag="--source", is_a="model"),
     ]
-    method: Annotated[Literal["nf4", "int8"], Option()] = "nf4"
+    method: Annotated[Literal["nf4", "int8"], Option("Rounding to 4 bits, or to 8.")] = "nf4"
     out: Checkpoint
     engine: Annotated[
         Literal["auto", "torch", "bitsandbytes"],
-        Option("What rounds; the numbers are the same.", expert=True),
+        Option("Library that rounds; the numbers are the same.", expert=True),
     ] = "auto"
     store: Stored = "same"
     device: Device = "auto"
@@ -157,9 +159,10 @@ EpochRule = Literal["max", "final"]
 """Any epoch, as in the paper; the last one, as in the upstream fork."""
 Policy = Literal["refuse", "drop", "keep"]
 
-Selected = Annotated[Selection, Option("Which learning rate and epoch speak for a sweep.")]
+Selected = Annotated[Selection, Option("Rule that chooses the learning rate and epoch to report.")]
 Rule = Annotated[
-    EpochRule, Option("Any epoch may speak, or the last only.", flag="--epoch-rule", expert=True)
+    EpochRule,
+    Option("Choose among all epochs, or take the last.", flag="--epoch-rule", expert=True),
 ]
 DATA = (
     "A folder of multiple-choice splits (split_0.jsonl …); or a forget set, split by author: demo, "
@@ -173,23 +176,28 @@ SPLITS = 2
 
 @dataclass(frozen=True, kw_only=True)
 class Cut:
-    """How data become splits."""
+    """Options that cut data into splits."""
 
     only: Annotated[
         tuple[str, ...],
         Option(
-            "Splits of a folder that take part. Repeatable. [default: all]",
+            "Use only these splits of the folder. Repeatable. [default: all]",
             metavar="SPLIT",
             expert=True,
         ),
     ] = ()
     rows_per_author: Annotated[
-        int | None, Option("For rows that name no author; TOFU: 20.", least=1, rare="set")
+        int | None,
+        Option(
+            "Rows in turn that count as one author, where rows name none; TOFU: 20.",
+            least=1,
+            rare="set",
+        ),
     ] = None
     n_splits: Annotated[
         int, Option("Splits that a forget set is cut into.", flag="--splits", least=2)
     ] = SPLITS
-    seed: Annotated[int, Option("Of authors, choices and the data order.", least=0)] = 0
+    seed: Annotated[int, Option("Seed of authors, choices and the data order.", least=0)] = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,7 +216,7 @@ class StudySettings(Names):
     original: Annotated[
         str | None,
         Option(
-            "Before unlearning (0, C). [default: full, or demo/full]",
+            "Model before unlearning (0, C). [default: full, or demo/full]",
             flag="--full",
             is_a="model",
         ),
@@ -216,30 +224,36 @@ class StudySettings(Names):
     control: Annotated[
         str | None,
         Option(
-            "Never saw the facts (N). [default: retain, or demo/retain]",
+            "Model that never saw the facts (N). [default: retain, or demo/retain]",
             flag="--retain",
             is_a="model",
         ),
     ] = None
-    no_control: Annotated[bool, Option("Do without the floor.")] = False
+    no_control: Annotated[bool, Option("Do without the model that never saw the facts.")] = False
     data: Annotated[
         str | None,
         Option(f"{DATA} [default: forget10; demo for demo/… models]", metavar="NAME|PATH"),
     ] = None
     cut: Cut = Cut()
-    defects: Annotated[Policy, Option("Ambiguous, repeated or leaking items.", expert=True)] = (
-        "refuse"
-    )
+    defects: Annotated[
+        Policy, Option("What happens to ambiguous, repeated or leaking items.", expert=True)
+    ] = "refuse"
     v_runs: Annotated[int, Option("Splits held out in turn.", least=1)] = SPLITS
     """Upstream's number of V runs too."""
     hold_out: Annotated[
-        tuple[str, ...], Option("Name them instead. Repeatable.", metavar="SPLIT", expert=True)
+        tuple[str, ...],
+        Option(
+            "A split that is held out, named instead of drawn. Repeatable.",
+            metavar="SPLIT",
+            expert=True,
+        ),
     ] = ()
-    eval_seed: Annotated[int, Option("Draws the splits held out.", expert=True)] = 0
+    eval_seed: Annotated[int, Option("Seed that draws the splits held out.", expert=True)] = 0
     readout: Annotated[
         Readout | None,
         Option(
-            "What selects and is reported; the other is logged. [default: letter; answer for "
+            "Accuracy that selects an epoch and is reported; the other is logged. [default: "
+            "letter; answer for "
             "models of the embedded family, or where letters are no single tokens]"
         ),
     ] = None
@@ -251,7 +265,7 @@ class StudySettings(Names):
             flag="--lr",
         ),
     ] = ()
-    epochs: Count = 6
+    epochs: Annotated[int, Option("Training passes over T.", least=1)] = 6
     batch_size: Count = 4
     warmup: Annotated[
         int, Option("Steps of linear rise; constant after it.", least=0, expert=True)
@@ -269,7 +283,7 @@ class StudySettings(Names):
     match_readout: Annotated[
         bool,
         Option(
-            "Before retraining put exchanged rows of the readout back, known by the original's.",
+            "Before retraining, put exchanged rows of the readout back in the original's order.",
             expert=True,
         ),
     ] = False
@@ -292,7 +306,7 @@ class StudySettings(Names):
 
 @dataclass(frozen=True, kw_only=True)
 class SummarySettings:
-    """How a log is summarised again."""
+    """A run of `rtt summarize`."""
 
     log: Path | None = None
     """`jobs.jsonl`, or its folder."""
@@ -302,12 +316,15 @@ class SummarySettings:
     ] = None
     selection: Selected = "per_v"
     rule: Rule = "max"
-    readout: Annotated[Readout | None, Option("[default: what the study was run for]")] = None
+    readout: Annotated[
+        Readout | None,
+        Option("Accuracy that is summarised. [default: the one that the study was run for]"),
+    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class ValidationSettings(Names):
-    """Which data are looked at, and with whose tokenizer."""
+    """A run of `rtt validate`: the data, and the model whose tokenizer checks them."""
 
     data: str
     cut: Cut = Cut()
@@ -333,24 +350,25 @@ true one is the likeliest, per token, as in `rtt`."""
 
 @dataclass(frozen=True, kw_only=True)
 class EffortSettings(Precision, Rows, Models):
-    """How the attack is mounted, and on what it is read."""
+    """A run of `effort`: how models are retrained, and how facts are read."""
 
     section: ClassVar[Section] = "Training"
     arms: Annotated[
         tuple[Arm, ...],
-        Option("Rows that are trained on. Repeatable. [default: T neutral]", flag="--arm"),
+        Option("Kind of rows to train on. Repeatable. [default: T neutral]", flag="--arm"),
     ] = ()
     weights: Annotated[
-        Literal["full"] | None, Option("All weights move. [default, without --lora]")
+        Literal["full"] | None, Option("Train all weights. [default, without --lora]")
     ] = None
     lora: Annotated[
         str | None,
-        Option("Low-rank adapters move instead; the best rank is chosen.", metavar="RANK[,RANK]"),
+        Option("Train low-rank adapters instead; the best rank is chosen.", metavar="RANK[,RANK]"),
     ] = None
     retain: Annotated[
         tuple[str, ...],
         Option(
-            "Model that never saw the forget set. Repeatable: their mean. [default: retain]",
+            "Model that never saw the forget set; of several the mean counts. Repeatable. "
+            "[default: retain]",
             is_a="model",
         ),
     ] = ()
@@ -361,7 +379,7 @@ class EffortSettings(Precision, Rows, Models):
     retain_data: Annotated[
         str | None,
         Option(
-            "Rows of arms retain and syntax. [default: those of the set]",
+            "Rows of the arms retain and syntax. [default: those of the set]",
             flag="--kept",
             old="--retain-data",
             metavar="NAME|FILE",
@@ -371,17 +389,23 @@ class EffortSettings(Precision, Rows, Models):
     neutral_data: Annotated[
         Place | None,
         Option(
-            "Rows or a .txt of arm neutral. [default: those of the set]",
+            "Rows, or a .txt, of the arm neutral. [default: those of the set]",
             is_a="file",
             expert=True,
             needs=(Needs("arms", one_of=("neutral", ())),),
         ),
     ] = None
     rows_per_author: Annotated[
-        int | None, Option("For rows that name no author; TOFU: 20.", least=1, rare="set")
+        int | None,
+        Option(
+            "Rows in turn that count as one author, where rows name none; TOFU: 20.",
+            least=1,
+            rare="set",
+        ),
     ] = None
     splits: Annotated[
-        int, Option("Parts of whole authors; each is held out while T is the others.", least=2)
+        int,
+        Option("Parts of whole authors; each is held out once while the others are T.", least=2),
     ] = 2
     readout: Annotated[
         FactReadout | None,
@@ -391,12 +415,17 @@ class EffortSettings(Precision, Rows, Models):
     ] = None
     defects: Annotated[
         Policy,
-        Option("Ambiguous, repeated or leaking facts, entities shared by T and V.", expert=True),
+        Option(
+            "What happens to ambiguous, repeated or leaking facts, and to entities that T and V "
+            "share.",
+            expert=True,
+        ),
     ] = "refuse"
     steps: Annotated[
-        int, Option("Longest attack, optimiser steps; read after 1, 2, 4 ….", least=1)
+        int,
+        Option("Optimiser steps of the longest attack; facts are read after 1, 2, 4 ….", least=1),
     ] = 256
-    rows: Annotated[int, Option("Rows per step.", least=1)] = 4
+    rows: Annotated[int, Option("Training rows per step.", least=1)] = 4
     """As in `rtt`."""
     lrs: Annotated[
         tuple[float, ...],
@@ -412,7 +441,7 @@ class EffortSettings(Precision, Rows, Models):
     workers: Annotated[
         int | None,
         Option(
-            "Processes. [default: a core each on a CPU, as memory allows; else 1]",
+            "Processes at once. [default: a core each on a CPU, as memory allows; else 1]",
             least=1,
             expert=True,
         ),
@@ -438,12 +467,12 @@ class ControlArm(Replaces, ScoreFiles, Precision, Rows, Models):
 
 @dataclass(frozen=True, kw_only=True)
 class WorstSettings(ControlArm):
-    """How facts are attacked."""
+    """A run of `worst`."""
 
     tier: Annotated[
         Literal["cheap", "full"],
         Option(
-            "Seconds to minutes an attack, or relearning and patched probes too.",
+            "Which attacks: those of seconds to minutes, or relearning and patched probes too.",
             needs=(Needs("attack", one_of=((),)),),
         ),
     ] = "cheap"
@@ -453,16 +482,24 @@ class WorstSettings(ControlArm):
 
 @dataclass(frozen=True, kw_only=True)
 class SampleSettings(ControlArm):
-    """How answers are sampled."""
+    """A run of `sample`."""
 
     needs: ClassVar = {"full": (Needs("source", own=True),)}  # of others it is known
 
-    n: Annotated[int, Option("Per fact and setting.", flag="--samples", least=2)] = 64
-    k: Annotated[tuple[int, ...], Option("Leak@k. Repeatable. [default: 1, 8, 64]", least=1)] = ()
-    temperature: Annotated[tuple[float, ...], Option("Repeatable. [default: 1]", above=0)] = ()
+    n: Annotated[int, Option("Answers per fact and setting.", flag="--samples", least=2)] = 64
+    k: Annotated[
+        tuple[int, ...], Option("k of leak@k. Repeatable. [default: 1, 8, 64]", least=1)
+    ] = ()
+    temperature: Annotated[
+        tuple[float, ...], Option("Sampling temperature. Repeatable. [default: 1]", above=0)
+    ] = ()
     top_p: Annotated[
         tuple[float, ...],
-        Option("Share of the distribution drawn from. Repeatable. [default: 1]", above=0, most=1),
+        Option(
+            "Nucleus: share of the distribution that is drawn from. Repeatable. [default: 1]",
+            above=0,
+            most=1,
+        ),
     ] = ()
     think: Annotated[
         Think | None,

@@ -200,7 +200,7 @@ def open_worst(
     if not worst.asked:
         raise InputError(f"{audit.settings.data}: no fact can be asked ({unscored[facts[0].idx]})")
     if n := sum(is_own(fact.group) for fact in facts):
-        notice(f"{n} of {len(facts)} rows name no group: each is taken for an author of its own")
+        notice(f"{n} of {len(facts)} rows name no group: each counts as an author of its own")
     return worst
 
 
@@ -233,7 +233,7 @@ def _applying(
 
 
 def _thinks(one: Checkpoint) -> bool:
-    """Has a model's chat template a place for a thought?"""
+    """Whether a model's chat template has a place for a thought."""
     try:
         return thinks(load_tokenizer(one), Template())
     except CannotRender:  # it is asked in plain tags
@@ -241,7 +241,7 @@ def _thinks(one: Checkpoint) -> bool:
 
 
 def _neutral(attacks: Sequence[Attack], audit: Session, notice: Notice) -> tuple[Fact, ...]:
-    """Rows without the facts; none, and it is said, where the data set brings none."""
+    """Rows without the facts; empty, with a remark, where the data set brings none."""
     if not any("neutral rows" in one.needs for one in attacks):
         return ()
     try:
@@ -265,7 +265,7 @@ def in_folder(
     work: Callable[[], Record],
     computed: Callable[[], object],
 ) -> Record:
-    """The record of a run in its folder: as it was written where it is finished, else made now."""
+    """The record of a run in its folder: read where it is finished, else made now."""
     return keyed.in_folder(
         run,
         identity,

@@ -49,11 +49,11 @@ class AuditPlan:
     evaluations: Mapping[str, Plan]
     """By model, the retain model's first: the others are compared with it."""
     associations: Mapping[str, Opened | str]
-    """Source -> who is asked what; or why nobody is."""
+    """Source -> the questions on who has what, or why none are asked."""
 
     @property
     def remarks(self) -> list[str]:
-        """Of which source nobody is asked, and why."""
+        """The sources that are not asked who has what, and why."""
         return [f"{name}: {one}" for name, one in self.associations.items() if isinstance(one, str)]
 
     def text(self) -> str:

@@ -1,4 +1,4 @@
-"""The application: what was asked before is read from its files, anything else is made.
+"""The application: read a finished run that asked the same, or make the run.
 
 A finished run says in its manifests what it was asked, as a hash (`question`). Whoever asks the
 same again is given what the files say, and no model library is imported for it; in any doubt the
@@ -50,7 +50,7 @@ def patched(
     notice: Notice = unheard,
     progress: Tell = unheard,
 ) -> list[PatchResult]:
-    """As `auditing.patch.patch_into`; a run that is finished is read from its files."""
+    """Run `auditing.patch.patch_into`, or read the files of a finished run."""
     names = tuple(dict.fromkeys(sources))
     usual = folders_for(names, folder)
 
@@ -90,7 +90,7 @@ def evaluated(
     notice: Notice = unheard,
     progress: Tell = unheard,
 ) -> EvaluationResult:
-    """As `auditing.evaluate.evaluate_into`; one that is finished is read from its files."""
+    """Run `auditing.evaluate.evaluate_into`, or read the files of a finished run."""
     check_asked(model, settings, settings.registry)
     usual = evaluation_folder(model, settings, folder)
 
@@ -128,7 +128,7 @@ def audited(
     planned: Callable[[Any], None] = unheard,
     who: Step | None = None,
 ) -> Audited:
-    """As `auditing.audit.audit_into`; one that is finished in all its steps is read.
+    """Run `auditing.audit.audit_into`, or read it where all its steps are finished.
 
     Args:
         sources: names, Hub ids or folders; the same one twice counts once.
@@ -184,7 +184,7 @@ def answered(
     *,
     fresh: bool = False,
 ) -> R:
-    """What a run wrote, where its manifests say that this was asked; else what it finds now.
+    """The files of a finished run that asked the same; else the result of a new run.
 
     Args:
         key: of the question.
@@ -206,7 +206,7 @@ def answered(
 def told(
     question: Question, manifests: Iterable[Path], read: Callable[[], R], notice: Notice
 ) -> R | None:
-    """What a finished run wrote that asked the same, if there is one."""
+    """The files of a finished run that asked the same, if there is one."""
     lines = question.answered(manifests)
     if lines is not None:
         with suppress(InputError):

@@ -79,7 +79,7 @@ _NOT_THE_RESULT = (
 _PLACES = ("out", "retain_log", "activations", "align_data", "validity_data")
 """Options that name a file or folder, however it is spelled."""
 KIND = ("command", "suite")
-"""What results that may stand in for each other in a named folder share."""
+"""Settings in which two results must agree for one to replace the other in a named folder."""
 _ADDED = ("retain", "retain_log", "full", "reference", "classifier", "ref_value")
 """Options that give values to metrics that had none."""
 COMMAND = "eval"
@@ -178,7 +178,7 @@ def evaluate_into(
 def folders_of(
     model: str, settings: EvaluateSettings, folder: Path | None, run: Run, notice: Notice
 ) -> tuple[Path, Path]:
-    """Where a result is wanted, and where it goes: it replaces none but one that asks for less."""
+    """The folder that is wanted, and the one that is used; a result that asks for more stays."""
     wanted, named = evaluation_folder(model, settings, folder), folder is not None
     return wanted, folder_of(wanted, run, run_in, named=named, tell=notice, grew=grew, kind=KIND)
 
@@ -190,7 +190,7 @@ def check_named(folder: Path | None) -> None:
 
 
 def run_of(model: str, settings: EvaluateSettings, folder: Path | None, passes: ModelPasses) -> Run:
-    """What tells an evaluation from others."""
+    """Command, options and inputs by which one evaluation differs from another."""
     options, inputs = as_placed(_options(model, settings, folder, passes)), _inputs(passes)
     return run_in(
         json.loads(canonical_json({"command": COMMAND, "options": options, "inputs": inputs}))
@@ -198,7 +198,7 @@ def run_of(model: str, settings: EvaluateSettings, folder: Path | None, passes: 
 
 
 def run_in(manifest: Mapping[str, Any]) -> Run:
-    """The same of a manifest: content of the model and the rows, and what moves a number."""
+    """The run that a manifest describes: content of the model and rows, and what moves a number."""
     # an option that an earlier version did not know had what is its default now
     options, inputs = plain(EvaluateSettings()) | manifest["options"], manifest["inputs"]
     places = {name: options[name] for name in _PLACES if options.get(name)}
@@ -213,14 +213,14 @@ def run_in(manifest: Mapping[str, Any]) -> Run:
 
 
 def grew(name: str, old: Any, new: Any) -> bool:
-    """Does the run ask for what an earlier one did, and more?"""
+    """Whether the run asks for what an earlier one did, and more."""
     if name == "metrics":
         return not new or bool(old and set(old) <= set(new))
     return name in _ADDED and old is None
 
 
 def _pass_folders(place: Path, usual: Path) -> list[Path]:
-    """Where a pass may lie: in its own folder, in the usual one, and beside results of others.
+    """Folders where a pass may lie: its own, the usual one, and those of other results.
 
     Passes are found by content: a retain model, and in audits `full` as well, is evaluated once.
     """

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from lensaudit.auditing.calls import patched
 from lensaudit.auditing.evaluate import evaluate_into
-from lensaudit.auditing.patch import patch_into
 from lensaudit.auditing.question import KNOW, PATCH
 from lensaudit.auditing.result import PatchResult
 from lensaudit.auditing.settings import EvaluateSettings
@@ -27,10 +27,10 @@ Failed = Callable[[str, str, LensAuditError], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Steps:
-    """What is asked of some checkpoints; what is left out is not measured."""
+    """Steps to do on some checkpoints; a step that is left out is not measured."""
 
     know: Mapping[str, Opened | str] = field(default_factory=dict)
-    """By model: who is asked what; or why nobody is."""
+    """By model, the questions on who has what, or why none are asked."""
     patch: PatchSettings | None = None
     evaluations: Sequence[tuple[str, EvaluateSettings, Path]] = ()
     """A model, what is computed of it, and where; a later one may read the log of an earlier."""
@@ -38,7 +38,7 @@ class Steps:
 
 @dataclass
 class Measurements:
-    """What was measured of some models: who has what, depth, and what they say."""
+    """Results of some models: who has what, depth, and what they say."""
 
     known: dict[str, RunResult] = field(default_factory=dict)
     """By model that was asked."""
@@ -51,7 +51,7 @@ class Measurements:
 def who_has_what(
     who: Step, source: str, asked: PatchSettings, controls: Sequence[str]
 ) -> Opened | str:
-    """Who has what, opened; or why nobody is asked. Arguments are those of `Step.open`."""
+    """Open the step that asks who has what, or say why not. Arguments are those of `Step.open`."""
     try:
         return who.open(source, asked, controls)
     except InputError as error:
@@ -59,7 +59,7 @@ def who_has_what(
 
 
 def raised(model: str, step: str, error: LensAuditError) -> None:
-    """Let the first step that fails be the end."""
+    """Raise the error of the first step that failed."""
     raise error
 
 
@@ -97,7 +97,7 @@ def measure(
             failed(name, "know", error)
     if steps.patch is not None:
         place = depths_in or folder / PATCH
-        found.depths = patch_into(names, steps.patch, place, notice=notice, progress=progress)
+        found.depths = patched(names, steps.patch, place, notice=notice, progress=progress)
     for model, asked, place in steps.evaluations:
         log = asked.retain_log
         if log is not None and not Path(log).exists():  # the retain model's evaluation failed

@@ -32,7 +32,7 @@ from lensaudit.verdict.views import read_calibration
 
 COMMAND = "patch"
 KIND = ("command", "score")
-"""What results that may stand in for each other in a named folder share."""
+"""Settings in which two results must agree for one to replace the other in a named folder."""
 _NOT_THE_RESULT = ("engine", "device", "batch_size", "memory_bytes", "cache_batch")
 """Options that say how a number is computed."""
 
@@ -69,7 +69,7 @@ def check_places(sources: Sequence[str], folder: Path | None) -> None:
 
 
 def folders_in(session: Session, folder: Path | None, tell: Notice) -> dict[str, Path]:
-    """Where the result of each source goes; `tell` is told what is replaced, or goes elsewhere.
+    """Result folder of each source; `tell` gets a message where one is replaced or goes elsewhere.
 
     Raises:
         InputError: a folder that was named is another command's, or holds a result of another kind.
@@ -148,7 +148,7 @@ def patch_into(
 
 
 def _judged(one: Summarised, nulls: Mapping[str, Any]) -> Verdict:
-    """What may be said of a source after its run of patching alone."""
+    """The verdict of a source by its run of patching alone."""
     if one.outcome is None:
         return Verdict("undecided", f"{one.summary.source}: undecided: {NOT_A_DEPTH}.", [])
     if one.summary.kind == COUNTERFACTUAL:
@@ -157,13 +157,13 @@ def _judged(one: Summarised, nulls: Mapping[str, Any]) -> Verdict:
 
 
 def run_of(session: Session, source: str) -> Run:
-    """What tells the run on a source from others."""
+    """Command, options and inputs by which one source's run differs from another."""
     made = manifest_of(session, {"source": session.sources[source]}, time.monotonic())
     return run_in(json.loads(canonical_json(vars(made))))
 
 
 def run_in(manifest: Mapping[str, Any]) -> Run:
-    """The same of a manifest: content of models and rows, and the options that move a number.
+    """The run that a manifest describes: content of models and rows, options that move a number.
 
     Weights under two names are two runs: of folders the resolved path counts.
     """
@@ -184,7 +184,7 @@ def run_in(manifest: Mapping[str, Any]) -> Run:
 
 
 def with_texts(rows: Sequence[Mapping[str, Any]], session: Session) -> list[dict[str, Any]]:
-    """Rows with what was asked, so that a result can be read without its forget set.
+    """Rows with their questions and answers, so that a result is readable without its forget set.
 
     And with the tokens of their spans as text, where they were read by token.
     """

@@ -1,4 +1,4 @@
-"""What does a run ask? The settings that follow from its names, and one hash of what decides it.
+"""The question of a run: settings that follow from its names, and a hash of what decides it.
 
 Every option, models and rows by content, the code, the libraries and the cards that it could run
 on are hashed. Who asks the same again is given the files (`calls`); no model library is imported.
@@ -89,7 +89,7 @@ def anchored(sources: Sequence[str], settings: S) -> S:
 
 
 def check_rows(sources: Sequence[str], settings: PatchGroups) -> None:
-    """Refuse rows that are wrong, or not to be had, before anything takes time.
+    """Refuse rows that are wrong, or cannot be fetched, before anything takes time.
 
     Raises:
         InputError: as `forget_set`, or a source is no name and no folder.
@@ -124,7 +124,7 @@ def patch_key(sources: Sequence[str], settings: PatchSettings) -> str:
 
 
 def evaluation_key(model: str, settings: EvaluateSettings) -> str:
-    """The same of an evaluation.
+    """Content key of an evaluation.
 
     Raises:
         InputError: a name, a file or a setting is wrong; or nobody knows what a name stands for.
@@ -160,7 +160,7 @@ def log_file(log: Path, settings: EvaluateSettings) -> Path:
 
 
 def audit_key(sources: Sequence[str], settings: AuditSettings, who: Step | None = None) -> str:
-    """The same of an audit.
+    """Content key of an audit.
 
     Args:
         sources: that are audited.
@@ -238,7 +238,7 @@ def _cards() -> list[str]:
 
 
 def check_asked(model: str, asked: Questions, registry: Place | None) -> None:
-    """Refuse own folders whose rows nobody named, and index lists that there are not.
+    """Refuse own folders without named rows, and index lists that do not exist.
 
     Raises:
         InputError: as `default_data` and `check_filters`.
@@ -256,7 +256,7 @@ def splits_of(model: str, asked: Questions) -> dict[str, Split]:
     """
     own = _own_rows(asked)
     if own and asked.suite != "tofu":
-        raise InputError("own rows of --data, --holdout and --kept belong to --suite tofu")
+        raise InputError("your own rows (--data, --holdout, --kept) go with --suite tofu only")
     found = load_suite(
         asked.suite,
         own_data(asked.data)[0] or (DEMO_DATA if family_of(model) else None),
@@ -281,7 +281,7 @@ def _own_rows(asked: Questions) -> dict[str, Path]:
 
 
 def depth_inside(model: str, settings: EvaluateSettings) -> PatchSettings:
-    """What `patch` is asked for the metrics that look inside.
+    """Settings of the `patch` run that metrics from inside need.
 
     Raises:
         InputError: the data has no annotated rows.
@@ -315,7 +315,7 @@ def annotated_set(model: str, asked: Questions) -> str:
 
 
 def asked_of_patch(settings: DepthGroups, kept: Place | None, **own: Any) -> PatchSettings:
-    """What an audit asks `patch`: all layers, whoever is audited beside a model.
+    """Settings of an audit's `patch`: all layers, whichever models are audited beside it.
 
     Args:
         settings: of the audit.
@@ -338,7 +338,7 @@ def validity_rows(settings: NeutralRows, data: str | None, kept: Place | None) -
 
 
 def asked_of_eval(settings: AuditSettings, **own: Any) -> EvaluateSettings:
-    """What an audit asks `eval` of a model."""
+    """Settings of an audit's `eval` of a model."""
     data, forget = own_data(settings.data)
     rows = {"forget": forget, "holdout": settings.holdout, "retain_set": settings.retain_set}
     return EvaluateSettings(**shared(settings, PatchGroups, retain=None, data=data) | rows | own)
@@ -400,12 +400,12 @@ def evaluations(
 
 
 def evaluation_folder(model: str, settings: EvaluateSettings, folder: Path | None) -> Path:
-    """Where the results of an evaluation go."""
+    """Result folder of an evaluation."""
     return folder or results_folder() / f"{slug(model)}-{settings.suite}"
 
 
 def audit_folder(sources: Sequence[str], folder: Path | None = None) -> Path:
-    """Where the results of an audit go."""
+    """Result folder of an audit."""
     first, *others = sources
     more = f"-and-{len(others)}-more" if others else ""
     return folder or results_folder() / f"audit-{slug(first)}{more}"

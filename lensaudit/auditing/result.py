@@ -1,4 +1,4 @@
-"""What a run found, as its folders hold it; no model library is imported."""
+"""Results of a run, read from its folders; no model library is imported."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,7 +26,7 @@ SUMMARY = "summary.json"
 
 
 class PatchResult(RunResult):
-    """What patching found of one model, and where it is: results.jsonl and layers.csv, too."""
+    """Result of patching one model: its depth, and the folder with results.jsonl and layers.csv."""
 
     @property
     def _place(self) -> Path:
@@ -56,12 +56,12 @@ class PatchResult(RunResult):
 
     @property
     def found_nothing(self) -> bool:
-        """Is there no depth at all, neither plain nor aligned?"""
+        """Whether there is no depth at all, neither plain nor aligned."""
         return self.value is None and self.aligned is None
 
     @property
     def verdict(self) -> Verdict:
-        """What may be said of the model, and what decided it."""
+        """The verdict of the model, and what decided it."""
         return self.record.verdict
 
     @property
@@ -105,7 +105,7 @@ def read_evaluation(model: str, folder: Path) -> EvaluationResult:
 
 @dataclass(frozen=True)
 class AuditResult(PatchResult):
-    """What an audit found of one model: its depth, what it says, and what may be said of it.
+    """Result of an audit of one model: its depth, what it says, and its verdict.
 
     `folder` is that of the whole audit.
     """
@@ -118,7 +118,7 @@ class AuditResult(PatchResult):
     judged: Verdict
     """After all that lies in the folder."""
     word: Word
-    """How that verdict is said: a key of `WORDS`."""
+    """The verdict in a word: a key of `WORDS`."""
     keeps: tuple[Keeps, ...] = ()
     """What it keeps beside `full`; none where no rows to keep were given."""
     association: KnowRecord | None = None
@@ -130,7 +130,7 @@ class AuditResult(PatchResult):
 
     @property
     def verdict(self) -> Verdict:
-        """What may be said of the model after all that lies in the folder, and what decided it."""
+        """The verdict of the model after all that lies in the folder, and what decided it."""
         return self.judged
 
     @cached_property
@@ -195,7 +195,7 @@ def joined(
 
 
 def _said_of(one: PatchResult, judged: Verdicts) -> tuple[Verdict, Word]:
-    """What is said of a model after all that lies in the folder; else by its run alone."""
+    """The verdict of a model after all that lies in the folder; else by its run alone."""
     known = judged.of_model(one.folder, one.source)
     alone = one.verdict
     return (alone, alone.code) if known is None else (known.verdict, known.word)

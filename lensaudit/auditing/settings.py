@@ -1,4 +1,4 @@
-"""What can be chosen of a cache, an evaluation and a whole audit.
+"""Settings of a cache, an evaluation and a whole audit.
 
 None means that a choice follows from the models or the data.
 """
@@ -50,7 +50,7 @@ _OTHER_ROWS = Needs(
 
 @dataclass(frozen=True, kw_only=True)
 class CacheSettings(Caches, Machine, Rows, Names):
-    """What of a model is kept: its residual streams, or components of its layers."""
+    """A run of `cache`: residual streams, or components of a model's layers."""
 
     component: Annotated[
         Kept | tuple[Kept, ...],
@@ -69,7 +69,7 @@ class CacheSettings(Caches, Machine, Rows, Names):
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateSettings(ScoreFiles, NeutralRows, AnswerGroups):
-    """Which metrics are computed, on what, under which conventions."""
+    """A run of `eval`: metrics, data, models and conventions."""
 
     needs: ClassVar = needing(NeutralRows, Needs("retain"), _INSIDE) | {
         "full": (Needs("metrics", reads=("patched",)),),
@@ -84,7 +84,7 @@ class EvaluateSettings(ScoreFiles, NeutralRows, AnswerGroups):
     metrics: Annotated[
         tuple[str, ...],
         Option(
-            "Only this one and its needs; NAME:key=value sets an option of it. Repeatable.",
+            "Only this metric and those it needs; NAME:key=value sets an option. Repeatable.",
             flag="--metric",
         ),
     ] = ()
@@ -115,7 +115,7 @@ class EvaluateSettings(ScoreFiles, NeutralRows, AnswerGroups):
     ref_value: Annotated[
         float | None,
         Option(
-            "AUC that stands in for a missing retain reference (0.5 in open-unlearning).",
+            "AUC to use where the retain model has none (0.5 in open-unlearning).",
             least=0,
             most=1,
             rare="set",
@@ -132,7 +132,7 @@ class EvaluateSettings(ScoreFiles, NeutralRows, AnswerGroups):
         ),
     ] = None
     tokenizer: Annotated[
-        Place | None, Option("Folder. [default: the model's own]", expert=True)
+        Place | None, Option("Folder of another tokenizer. [default: the model's own]", expert=True)
     ] = None
     template: Annotated[
         Place | None,
@@ -158,7 +158,7 @@ class EvaluateSettings(ScoreFiles, NeutralRows, AnswerGroups):
 
 @dataclass(frozen=True, kw_only=True)
 class AuditSettings(DepthGroups):
-    """What a whole audit consists of: the depth, and what the models say."""
+    """A run of `audit`: the depth, and what the models say."""
 
     needs: ClassVar = dict.fromkeys(("holdout", "inside"), (_TOFU,)) | {
         # beside own rows to forget they are rows for validity, and who has what reads them

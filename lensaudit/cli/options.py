@@ -32,7 +32,7 @@ _UNDECODED = re.compile("[\ud800-\udfff]")
 _ONE_MODEL = ("--source", "--model")
 """What is held against `full`, and what is asked by itself: either word is understood."""
 _SHARED = ("--set", "--constant")
-"""Options by which many are said."""
+"""Options that stand for many rare ones: --set and --constant."""
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 
 
@@ -167,7 +167,9 @@ def _options(record: type) -> Iterator["SettingOption"]:
         if dataclasses.is_dataclass(hint):
             yield from _options(hint)  # type: ignore[arg-type]
         elif settings.option_in(hint) is not None:
-            yield _option(one.name, hint, one.default, sections[one.name], one.name in rare)
+            made = one.default_factory is not dataclasses.MISSING
+            usual = one.default_factory if made else one.default
+            yield _option(one.name, hint, usual, sections[one.name], one.name in rare)
 
 
 def _one_value(hint: Any) -> tuple[Any, bool]:
@@ -378,7 +380,7 @@ def _listed(value: Any) -> Sequence[Any]:
 
 
 class RareOption(SettingOption):
-    """An option that nobody turns: said as `--set NAME=VALUE`, where others share one line.
+    """A rarely used option: given as `--set NAME=VALUE`, where rare options share one line.
 
     Its own flag answers for one release, with a remark.
     """
@@ -393,7 +395,7 @@ class RareOption(SettingOption):
         """From the next release on; of a shared one `=VALUE` follows."""
 
     def get_error_hint(self, ctx: click.Context | None) -> str:
-        """As it is said from now on."""
+        """The option's current spelling, for an error message."""
         return f"'{self.said_as}'"
 
     def consume_value(self, ctx: click.Context, opts: Mapping[str, Any]) -> tuple[Any, Any]:
@@ -419,7 +421,7 @@ def _as_key(text: str) -> str:
 
 
 def _sharing(by: str, rare: Sequence[RareOption]) -> click.Option:
-    """The one option by which many are said."""
+    """The one option that stands for many rare ones."""
 
     def check(ctx: click.Context, parameter: click.Parameter, values: Sequence[str]) -> None:
         """Refuse what is no NAME=VALUE of this command."""
@@ -447,7 +449,7 @@ def _sharing(by: str, rare: Sequence[RareOption]) -> click.Option:
 
 
 def _ended(one: RareOption) -> str:
-    """What a rare option is, as a sentence: of a choice its words, and what it is by default."""
+    """What a rare option is, as a sentence, with its choices and its default."""
     words = f"{', '.join(one.type.choices)}." if isinstance(one.type, click.Choice) else ""
     usual = f"[default: {one.default}]" if one.show_default else ""
     said = " ".join(filter(None, (words, one.help, usual))) or "a number."
@@ -491,7 +493,7 @@ class ModelName(click.ParamType):
 
 
 def result_folder(usual: str) -> Callable[[Command], Command]:
-    """`--out`, where results go to; `usual` where nobody says."""
+    """`--out`, the result folder; `usual` is its default."""
     place = click.Path(path_type=Path)
     return click.option("-o", "--out", type=place, help=f"Result folder. [default: {usual}]")
 
@@ -509,7 +511,7 @@ OPTIONS: dict[str, click.Option] = {
     ),
     "model": _option("model", settings.Model),
     "registry": _option("registry", settings.Registry, None),
-    "activations": _option("activations", settings.Activations, settings.ACTIVATIONS),
+    "activations": _option("activations", settings.Activations, settings.activations_folder),
     "json": click.Option(
         ["--json", "as_json"], is_flag=True, help="Print the result as JSON on stdout."
     ),

@@ -54,7 +54,7 @@ _ALIKE = {
     "registry": "registry",
     "data": "data",
 }
-"""Parameter of any command -> what of the project stands in for it."""
+"""Parameter of any command -> key of the project file that gives its value."""
 _OWN: Mapping[str, Mapping[str, str]] = {
     "annotate": {
         "pairs": "forget",
@@ -77,7 +77,7 @@ _OWN: Mapping[str, Mapping[str, str]] = {
     "doctor": {"model": "full"},
     "report": {"results": "results"},
 }
-"""Command -> parameter -> what of the project stands in for it there."""
+"""Command -> parameter -> key of the project file that gives its value in that command."""
 _NAMING = ("metrics", "attack", "auditor")
 """Parameters whose names may be those of code in installed packages."""
 _ORIGINS = {
@@ -105,7 +105,8 @@ def as_all(command: click.Command, path: str) -> click.Command:
         is_eager=True,
         expose_value=False,
         callback=lambda ctx, _, value: _use(ctx, path, value),
-        help=f"Names models and rows once. [default: {FILE} here or above; {NONE}: without]",
+        help=f"Project file that names your models and rows. "
+        f"[default: {FILE} here or above; {NONE}: no file]",
     )
     command.params.append(option)
     if command.callback is not None:
@@ -165,7 +166,8 @@ def _use(ctx: click.Context, path: str, given: Path | None) -> None:
     ctx.find_root().meta[_META] = project
     if places := own_places(file):
         ctx.with_resource(library.results_manifest.placed(places))
-    if project.out is not None and RESULTS_VARIABLE not in os.environ:
+    # as of an option with a variable: what is typed, the environment, the file, the usual
+    if project.out is not None and not os.environ.get(RESULTS_VARIABLE):
         os.environ[RESULTS_VARIABLE] = str(project.out)
         ctx.call_on_close(lambda: os.environ.pop(RESULTS_VARIABLE, None))
 
@@ -214,10 +216,10 @@ def _of_judges(project: Project, command: click.Command, *, is_named: bool) -> M
         goes = key in (_SERVER, _JUDGE)
         if own[key].typed and not (goes and is_named):
             raise InputError(
-                f"{head} {key}: says who is sent what a model answers, which a file may that a "
-                f"person names (--project, {VARIABLE}); or say it on the command line"
+                f"{head} {key}: decides to whom a model's answers are sent; set it on the "
+                f"command line, or in a project file that you name (--project, {VARIABLE})"
                 if goes
-                else f"{head} {key}: opens a secret, which no project file may ask for; say it "
+                else f"{head} {key}: reads a secret, which no project file may ask for; give it "
                 "on the command line"
             )
     base = project.file.parent
@@ -277,7 +279,7 @@ def _own_table(project: Project, path: str, command: click.Command) -> Mapping[s
     if refused := [key for key in table if getattr(known[key], "typed", False)]:
         raise InputError(
             f"{head} {', '.join(refused)}: runs, sends, overwrites or deletes something, which "
-            "no project file may ask for; say it on the command line"
+            "no project file may ask for; give it on the command line"
         )
     return {
         str(known[key].name): _said(f"{head} {key}", value, known[key], project.file.parent)
@@ -332,7 +334,7 @@ def _kinds(option: click.Option) -> tuple[str, tuple[type, ...]]:
 
 
 def _in_toml(value: Any) -> str:
-    """A value as a project file has it, or what it is.
+    """A value as TOML, or the kind of value that it is.
 
     >>> _in_toml(True), _in_toml(2.5), _in_toml([1]), _in_toml({})
     ('true', '2.5', 'a list', 'a table')

@@ -42,7 +42,7 @@ RUNS = click.argument("runs", nargs=-1, required=True, type=RUN)
     "--figures",
     metavar="DIR",
     type=FOLDER,
-    help="Also pictures (PDF, PNG) and LaTeX tables, for a paper.",
+    help="Also write pictures (PDF, PNG) and LaTeX tables, for a paper.",
 )
 @shared("force")
 def report(
@@ -107,7 +107,7 @@ def list_(folders: tuple[Path, ...], command: str | None, model: str | None, as_
 @click.argument("run", type=RUN)
 @shared("json")
 def show(run: Path, as_json: bool) -> None:
-    """Tell all that is recorded of a RUN."""
+    """Show all that is recorded of a RUN."""
     found = _read(run, whole=True)
     document = found.document() | {"values": dict(found.values), "manifest": found.manifest}
     answer(document, library.screen_listings.of_run(found), as_json=as_json)
@@ -160,18 +160,18 @@ def _read(place: Path, *, whole: bool = False) -> "library.results_run_log.Run":
     "--gate",
     "policy",
     type=FILE,
-    help="TOML: what must hold for a model to pass; exit code 4 if one does not.",
+    help="TOML policy that a model must meet to pass; exit code 4 if one does not.",
 )
 @click.option(
     "--format",
     "form",
     type=click.Choice(["text", "json", "markdown", "junit", "github"]),
-    help="Of what --gate says. [default: text]",
+    help="Format of what --gate prints. [default: text]",
 )
 @click.option(
     "--calibration",
     type=FILE,
-    help="Of `gym table --calibration`. [default: the one that is shipped]",
+    help="File of `gym table --calibration`. [default: the one that is shipped]",
 )
 @shared("json")
 def verdict(
@@ -181,13 +181,13 @@ def verdict(
     calibration: Path | None,
     as_json: bool,
 ) -> None:
-    """One verdict a model, from all that was measured of it.
+    """Give each model one verdict, from all that was measured of it.
 
-    RUNS: folders of results, looked into to any depth. Nothing that lies beside a model changes
-    what is said of it.
+    RUNS: folders of results; folders inside them are read too. What lies beside a model
+    does not change its verdict.
     """
     if form and policy is None and form != "markdown":
-        raise InputError("--format: is of what a gate says; name a policy with --gate")
+        raise InputError("--format sets how a gate's result is printed; name a policy with --gate")
     asked = None if policy is None else library.doors_gate.read_policy(policy)
     judged = library.verdict_collect.verdicts(runs, calibration)
     if asked is None and form == "markdown":
@@ -210,8 +210,8 @@ def verdict(
 def export_command(runs: tuple[Path, ...], settings: ExportSettings, force: bool) -> None:
     """Write RUNS as every_eval_ever, the Hub, Inspect, CI or UDS read them; nothing is sent.
 
-    RUNS: folders of results, looked into to any depth. Intervals, content hashes and what has no
-    score, with the reason, go along.
+    RUNS: folders of results; folders inside them are read too. Intervals, content hashes and what
+    has no score, with the reason, go along.
     """
     for path in library.export_files.export(runs, settings, force=force):
         written(path)
@@ -231,7 +231,7 @@ def explain_command(run: Path, fact: int, as_json: bool) -> None:
 @click.argument("folders", nargs=-1, required=True, metavar="FOLDER…", type=RUN)
 @shared("json")
 def verify_command(folders: tuple[Path, ...], as_json: bool) -> None:
-    """Compare all that lies in the FOLDERs with its manifests, seals and checksums.
+    """Compare every file in the FOLDERs with its manifest, seal or checksum.
 
     Results, models, finished passes, books of scores, and caches; nothing is changed. Exit code 4
     if something is not as it was written, or a FOLDER holds nothing that can be compared.
@@ -245,12 +245,12 @@ def verify_command(folders: tuple[Path, ...], as_json: bool) -> None:
     answer([asdict(one) for one in found], lines, as_json=as_json, pretty=True)
     if bad:
         raise VerificationError(
-            f"{len(bad)} of {len(found)} are not as they were written; run the commands that made "
-            "them again"
+            f"{len(bad)} of {len(found)} are no longer as they were written; run again the "
+            "commands that made them"
         )
     for one in folders:
         if not any(Path(checked.place).is_relative_to(one) for checked in found):
             raise VerificationError(
-                f"{one}: holds no manifest, seal or checksum, so nobody knows whether it is as it "
-                "was written; run the command that made it again"
+                f"{one}: holds no manifest, seal or checksum, so nobody can check whether it was "
+                "changed; run again the command that made it"
             )

@@ -52,7 +52,7 @@ def init(folder: Path, force: bool, as_json: bool, dry_run: bool) -> None:
     """Write lensaudit.toml for the models and rows in FOLDER, and check it.
 
     Roles come from manifests, the registry and folder names, fields from the rows themselves. What
-    nobody tells is a comment to fill in; on a terminal it is asked for.
+    it cannot work out, it asks on a terminal, or leaves as a comment for you.
     """
     file = folder / FILE
     if file.exists() and not (force or dry_run):
@@ -79,13 +79,16 @@ def init(folder: Path, force: bool, as_json: bool, dry_run: bool) -> None:
 def _print(found: "library.doors_discover.Discovered", file: Path, lines: list[str]) -> None:
     tell([f"written: {file}", *lines])
     _remark(
-        [f"{place}: looked at and not understood: {why}" for place, why in found.strange.items()],
+        [
+            f"{place}: this place could not be understood: {why}"
+            for place, why in found.strange.items()
+        ],
         "more were not understood; --json lists them",
     )
     if why := strangeness(file):
         notice(
-            f"{file} is read where it is named, as {why}: export {VARIABLE}={file.absolute()} "
-            "or --project"
+            f"{file} is used only where you name it, because {why}: export "
+            f"{VARIABLE}={file.absolute()} or --project"
         )
     missing = [key for key in ASKED if key in found.open]
     if missing == ["retain"]:
@@ -111,7 +114,7 @@ def _remark(lines: Sequence[str], more: str) -> None:
 def _with_answer(
     found: "library.doors_discover.Discovered", key: str
 ) -> "library.doors_discover.Discovered":
-    """The same with what a person says of a key; an empty answer leaves it open."""
+    """The project with a person's answer for a key; an empty answer leaves it open."""
     candidates = found.open.get(key, ())
     shown = ", ".join(f"{n} {one}" for n, one in enumerate(candidates, 1))
     question = f"{ASKED[key]}? ({shown}; empty: later)"
@@ -238,8 +241,8 @@ def models(context: click.Context, role: Role | None, registry: Path | None, as_
     """List model names and what they resolve to.
 
     `organisation/name[@revision]` on the Hub and folders work too, without a name here. Published
-    names are listed from the papers' grids; whether each is still on the Hub is seen when it is
-    fetched.
+    names are listed from the papers' grids; whether one is still on the Hub shows
+    when it is fetched.
     """
     if context.invoked_subcommand is not None:
         return
@@ -314,7 +317,7 @@ def doctor(settings: CheckupSettings, as_json: bool) -> None:
 
 @click.group("data")
 def data_command() -> None:
-    """Data sets of others: convert."""
+    """Convert published data sets."""
 
 
 @data_command.command()
@@ -326,7 +329,7 @@ def convert(settings: ConvertSettings, force: bool, as_json: bool) -> None:
     """Make rows for --data of the FILES of a published SET, your own copy.
 
     SET is tofu, muse, wmdp, rwku, lume, pistol, knowundo or elude; files are JSON lists or JSONL.
-    What a file's rows are for is told by its name (retain…, neighbor…: to keep). Rows to keep go to
+    A file's name says what its rows are for (retain…, neighbor…: to keep). Rows to keep go to
     a file of their own. What is left out is counted by reason; rows without a span are for
     `lensaudit annotate`.
     """
@@ -349,8 +352,12 @@ def convert(settings: ConvertSettings, force: bool, as_json: bool) -> None:
 @click.command()
 @click.argument("tool", type=click.Choice(["open-unlearning"]))
 @click.argument("checkout", metavar="PATH", type=click.Path(path_type=Path))
-@click.option("--remove", cls=SettingOption, typed=True, is_flag=True, help="Undo it, exactly.")
-@click.option("--yes", cls=SettingOption, typed=True, is_flag=True, help="Do not ask.")
+@click.option(
+    "--remove", cls=SettingOption, typed=True, is_flag=True, help="Undo the change, exactly."
+)
+@click.option(
+    "--yes", cls=SettingOption, typed=True, is_flag=True, help="Do not ask before writing."
+)
 def connect(tool: str, checkout: Path, remove: bool, yes: bool) -> None:
     """Make lensaudit an evaluator of the open-unlearning checkout at PATH.
 
@@ -373,7 +380,7 @@ def connect(tool: str, checkout: Path, remove: bool, yes: bool) -> None:
 
 
 def origin(spec: ModelSpec) -> Literal["published", "embedded", "fetched", "registry"]:
-    """Who says what a name means; published names are not known to exist until fetched."""
+    """Source of a name's meaning; published names are not known to exist until fetched."""
     if spec in fetched_specs():
         return "fetched"
     if spec in published():

@@ -6,6 +6,7 @@ How numbers, tables and sentences look is in `lensaudit/screen`.
 """
 
 import json
+import logging
 import os
 import sys
 import time
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from lensaudit.screen.tables import Part
 
 
+LEVELS = ("debug", "info", "warning", "error")
+"""What of stderr is shown: also other packages' warnings, progress, remarks, errors alone."""
 QUIET_SECONDS = 10
 """How long a pipe hears nothing of a long stage."""
 
@@ -33,7 +36,7 @@ def say(text: object, *, err: bool = False) -> None:
 
 
 def emit(value: Any, *, pretty: bool = False) -> None:
-    """The result of `--json`: one document, on one line or for people to read too."""
+    """Print the result of `--json`: one document, on one line or indented for reading."""
     text = json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) if pretty else None
     click.echo(canonical_json(value) if text is None else escaped(text))
 
@@ -65,10 +68,37 @@ def one_or_all(documents: Sequence[Any]) -> Any:
     return documents[0] if len(documents) == 1 else documents
 
 
-def is_quiet() -> bool:
-    """Whether `lensaudit --quiet` was asked for: results and errors only."""
+def is_quiet(least: str = "warning") -> bool:
+    """Whether what is of this level is not to be heard: of remarks, with `lensaudit --quiet`."""
     context = click.get_current_context(silent=True)
-    return context is not None and bool(context.find_root().params.get("quiet"))
+    said = {} if context is None else context.find_root().params
+    level = "error" if said.get("quiet") else said.get("log_level") or "info"
+    return LEVELS.index(level) > LEVELS.index(least)
+
+
+class _Remarks(logging.Handler):
+    """What the package logs, and a plugin below its name, is a remark on the terminal."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Say it, if its level is heard."""
+        notice(record.getMessage())
+
+
+@contextmanager
+def listening(level: str) -> Iterator[None]:
+    """While a command runs its terminal shows what is logged from a level on."""
+    global _doing
+    if level in ("warning", "error"):
+        _doing = None
+    logger, remarks = logging.getLogger("lensaudit"), _Remarks()
+    before = logger.level
+    logger.setLevel(level.upper())
+    logger.addHandler(remarks)
+    try:
+        yield
+    finally:
+        logger.removeHandler(remarks)
+        logger.setLevel(before)
 
 
 def notice(text: str, *, again: bool = False) -> None:
@@ -108,7 +138,7 @@ class ProgressBar(AbstractContextManager["ProgressBar"]):
 
     def __call__(self, progress: "Progress") -> None:
         """Report how much of a stage is done."""
-        if is_quiet():
+        if is_quiet("info"):
             return
         what, done, total = name(progress.stage), progress.done, progress.of
         if sys.stderr.isatty():
@@ -158,7 +188,7 @@ _ERASE = "\r\x1b[2K"
 
 
 _doing: list[str] | None = None
-"""What is being done, the innermost last; None: nobody is told."""
+"""What is being done, the innermost last; None: nothing is shown."""
 
 
 def announce(arguments: Sequence[str]) -> None:

@@ -51,7 +51,7 @@ class Proposal:
 
     @property
     def origin(self) -> Origin:
-        """Whether a person saw it: whoever named the entity, or read the review."""
+        """Who chose the span: a person (who named the entity or read the review), or a rule."""
         return "reviewed" if self.reviewed or self.rule == "given" else "rule"
 
     def example(self) -> Fact:
@@ -160,7 +160,7 @@ _COMMON = frozenset(
         "write be make making use using add adding bring bringing give giving create creating",
     )
 )
-"""Words that most answers could hold, whoever is asked about."""
+"""Words that most answers could hold, whatever the question is about."""
 
 _PARTICIPLE = re.compile(r"\w{3,}(?:ed|wn)")
 
@@ -171,7 +171,7 @@ _EXPLAINS = re.compile(r" (?:who|whom|whose|that|which|where|to|in|of|for|with|f
 _LEADS_IN = re.compile(
     r"(?:While|Although|Though|Despite|As|Being|Born|After|Given|Growing|Over|Before|With)\b[^,]*$"
 )
-"""A clause that has not ended: what is said comes after it."""
+"""The end of a clause that goes on: the fact comes after it."""
 
 _UNKNOWN = re.compile(
     r"\b(?:not|never|no) (?:\w+ )?(?:provided|given|known|mentioned|specified|available|stated|"
@@ -210,14 +210,14 @@ _WANTED = (
 
 @dataclass(frozen=True)
 class Fields:
-    """What the fields of a row are called in somebody's file."""
+    """Names of the fields in the rows of a user's file."""
 
     question: str = "question"
     answer: str = "answer"
     group: str = "group"
 
     def usual(self, row: Any) -> Any:
-        """The row under the usual names; what is no object stays what it is."""
+        """The row under our usual field names; what is no object is returned unchanged."""
         if not isinstance(row, Mapping):
             return row
         read = {usual: _at(row, own) for usual, own in vars(self).items()}
@@ -273,7 +273,7 @@ _ANSWERS = (
 
 
 def keys_for(rows: Sequence[Any]) -> str:
-    """The options that name question and answer in somebody's rows; empty: none is likely.
+    """Options that name question and answer in a user's rows; empty: none is likely.
 
     >>> keys_for([{"prompt": "Who?", "completion": "Ada."}])
     '--question-key prompt --answer-key completion'
@@ -422,7 +422,7 @@ def heading(pair: Fact) -> str:
 
 
 def named_rule(proposal: Proposal) -> str:
-    """Which rule proposed which characters of the answer, as a block says it."""
+    """The rule that proposed certain characters of the answer, in the words of a block."""
     return f"rule: {proposal.rule} {proposal.start}:{proposal.end}"
 
 

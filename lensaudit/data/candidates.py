@@ -23,7 +23,7 @@ _QUOTES = "\"'“”‘’«»"  # the quotes themselves
 
 Kind = Literal["date", "number", "title", "name", "phrase"]
 _Pool = dict[Kind, list[tuple[str, frozenset[str]]]]
-"""By kind the entities that may stand in as placebos, each with the words of its row."""
+"""By kind, the entities that may serve as placebos, each with the words of its row."""
 
 
 def facts_of(data: str, examples: Sequence[Fact]) -> tuple[tuple[Fact, ...], dict[int, str]]:

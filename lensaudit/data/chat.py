@@ -119,7 +119,7 @@ def read_template(path: Path) -> Template:
 
 
 def thinks(tokenizer: PreTrainedTokenizerBase, template: Template) -> bool:
-    """Has the chat template a place for a thought, or a switch?
+    """Whether the chat template has a place for a thought, or a switch.
 
     Raises:
         CannotRender: it cannot be used.
@@ -152,7 +152,9 @@ def check_tokenizer(tokenizer: PreTrainedTokenizerBase, template: Template, name
             f"{name}: its tokenizer has no chat template; give a plain one with --template FILE"
         )
     if template.think and not template.apply_chat_template:
-        raise InputError(f"{name}: --think {template.think}: there is no chat template to think in")
+        raise InputError(
+            f"{name}: --think {template.think}: a thought needs a chat template, and there is none"
+        )
     if template.apply_chat_template:
         # the question alone: what a template says of a system text is no fault of it
         turns = [("user", "a"), ("assistant", "b")]
@@ -165,11 +167,13 @@ def check_tokenizer(tokenizer: PreTrainedTokenizerBase, template: Template, name
                 "--template FILE"
             ) from error
         if not thinking:
-            raise InputError(f"{name}: --think {template.think}: its chat template has no thought")
+            raise InputError(
+                f"{name}: --think {template.think}: its chat template has no place for a thought"
+            )
 
 
 def folds_system(tokenizer: PreTrainedTokenizerBase, template: Template) -> bool:
-    """Whether the system text stands in the first question: the chat template takes no such role.
+    """Whether the system text goes into the first question, as the chat template takes none.
 
     As users of Gemma and Mistral write it: system text, an empty line, the question.
     """
@@ -242,7 +246,7 @@ def encode_completion(tokenizer: PreTrainedTokenizerBase, prefix: str, text: str
 
 
 def attended(ids: Sequence[int], convention: MaskConvention, pad: int) -> list[bool]:
-    """Which of the real tokens are attended to.
+    """Which of the real tokens the model attends to.
 
     >>> attended([0, 7, 1, 8, 1], "upstream", 1)
     [True, True, False, True, False]
@@ -391,7 +395,7 @@ def _around(
 
 
 _SWITCHES = ("enable_thinking", "thinking")
-"""Variables by which templates are told whether to think."""
+"""Variables that tell a chat template whether to think."""
 
 
 def _answer_text(

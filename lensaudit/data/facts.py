@@ -33,7 +33,7 @@ _WANTED = (
 )
 
 Origin = Literal["rule", "reviewed"]
-"""Who says where a fact stands: a rule alone, or a person, or whoever annotated the rows."""
+"""Who marked the fact's span: a rule alone, or a person."""
 
 EMBEDDED = Path(lensaudit.__file__).parent / "embedded" / "data"
 """The rows that come along, under TOFU's configuration names."""
@@ -56,7 +56,7 @@ class Fact:
     group: Group
     """The author, see `lensaudit.groups`; a row without one is its own group."""
     span: Origin | None = "reviewed"
-    """Whether a person saw prefix and entity; None: nobody said where the answer is split."""
+    """Whether a person saw prefix and entity, or only a rule; None: the row has no span."""
     paraphrases: tuple[str, ...] = ()
     """The question in other words, where the set has them."""
     wrong: tuple[str, ...] = ()

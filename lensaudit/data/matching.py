@@ -80,7 +80,7 @@ def gives_away(text: str, fact: Fact) -> bool:
 
 
 def is_closed(entity: str) -> bool:
-    """Is it a Yes or a No, which a coin would hit?
+    """Whether an answer is a Yes or a No, which a coin would hit.
 
     >>> is_closed("Yes,"), is_closed("No fear")
     (True, False)

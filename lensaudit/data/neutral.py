@@ -119,7 +119,7 @@ def _of_tofu(data: str, config: str) -> list[Fact]:
 
 
 def is_whole(example: Fact) -> bool:
-    """Is all of the answer scored, as of a row without an annotated entity?"""
+    """Whether all of the answer is scored, as in a row without an annotated entity."""
     return not example.prefix and example.entity == example.answer
 
 
@@ -298,14 +298,14 @@ def kept_facts(named: str, data: str, *, limit: int | None = None) -> Kept:
 
 def _known(named: str, data: str) -> list[Fact]:
     if data not in (DEMO, FORGET10):
-        raise InputError(f"--also {named}: no such facts are known beside {data}; name a file")
+        raise InputError(f"--also {named}: {data} comes with no such facts; name a file")
     if named in PRETRAINED:
         return _of_tofu(data, PRETRAINED[named])
     return validity_set() if data == FORGET10 else load_facts(EMBEDDED / "retain.json")
 
 
 def strata_of(kept: Sequence[Fact], forget: Sequence[Fact]) -> list[Stratum]:
-    """By distance to the forget set: what is asked, then who it is asked of.
+    """Kept rows by distance to the forget set: by what is asked, then by whom it is asked of.
 
     `same relation`: a forgotten question asks it, of somebody else. `same author type`: another
     question about somebody of whom such a one is asked. `other`: neither.
@@ -324,7 +324,7 @@ def _asked_words(row: Fact) -> frozenset[str]:
 
 
 def other_answers(rows: Sequence[Fact], lengths: Sequence[Hashable]) -> list[int | None]:
-    """For each row the place of another whose answer can stand for it: wrong, and as long.
+    """For each row, another whose answer can replace it: wrong, and as long.
 
     Of the rows of another author, with another entity and as many tokens, the one that asks the
     most alike question; of equals the next in the list. None where no row is as long.

@@ -1,4 +1,4 @@
-"""Which facts are asked in one way about different subjects?
+"""Relations: facts that are asked in one way about different subjects.
 
 A relation is a set of facts, one a subject, that one template asks: "Where was {} born?". Rows say
 their relation themselves, or it is found: questions that are alike once the subject is taken out,
@@ -43,7 +43,7 @@ class Wording:
     prefix: str
 
     def asked(self, name: str) -> tuple[str, str]:
-        """Question and beginning of the answer about somebody."""
+        """Question about a subject, and the beginning of the answer."""
         return self.question.replace(NAME, name), self.prefix.replace(NAME, name)
 
 
@@ -68,18 +68,18 @@ class Relation:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of all subjects, the real ones first."""
+        """Names of all subjects, the real ones first."""
         return (*self.subjects, *self.invented)
 
     @property
     def true(self) -> tuple[int, ...]:
-        """Which of the values is each fact's."""
+        """For each fact, which of the values is its own."""
         place = {value: at for at, value in enumerate(self.values)}
         return tuple(place[one.entity.strip()] for one in self.facts)
 
 
 def lines_of(found: Sequence[Relation], unscored: Mapping[int, str]) -> list[str]:
-    """For people to read: relations by size, and what stands in none, by reason."""
+    """Relations by size, and facts in no relation by reason, as lines of text."""
     sizes = [f"{one.name} ({len(one.facts)})" for one in found]
     n = sum(len(one.facts) for one in found)
     facts = f"{n} facts in {len(sizes)} relations{': ' if sizes else ''}{', '.join(sizes)}"
@@ -174,7 +174,7 @@ def _too_little(label: str, facts: Sequence[Fact]) -> str:
 
 
 def subject_names(rows: Sequence[Fact]) -> dict[Group, str]:
-    """By author the name that most of the author's questions hold.
+    """By author, the name that most of the author's questions hold.
 
     A group that is a name itself stands for itself. None, and so no entry, where no run of capital
     words stands in at least half of the questions.

@@ -202,7 +202,7 @@ def problems_text(problems: Sequence[str], source: str, wanted: str) -> str:
 
 
 def together(told: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Who and what, each `what` once with everybody it is said of; what says nothing stays alone.
+    """Group equal remarks: each once, with all rows it is about; an empty one stays alone.
 
     >>> together([("row 1", "no idx"), ("row 2", "no answer"), ("row 3", "no idx")])
     [('2 rows (row 1, row 3)', 'no idx'), ('row 2', 'no answer')]
@@ -214,7 +214,7 @@ def together(told: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
 
 
 def _rows(who: Sequence[str]) -> str:
-    """One row as it is, or how many and the first of them."""
+    """A row's place, or the number of rows and the place of the first."""
     first = ", ".join(who[:_NAMED]) + (", …" if len(who) > _NAMED else "")
     return first if len(who) == 1 else f"{len(who)} rows ({first})"
 
@@ -277,7 +277,7 @@ def _kind(value: Any) -> str:
 
 
 def kept_of_hub(repo: str) -> Path:
-    """Where `datasets` keeps what it fetched of a data set: a folder a configuration."""
+    """Folder in which `datasets` keeps a fetched data set: one folder per configuration."""
     from huggingface_hub import constants  # a tenth of a second
 
     kept = Path(os.environ.get("HF_DATASETS_CACHE") or Path(constants.HF_HOME) / "datasets")

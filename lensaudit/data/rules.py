@@ -125,7 +125,7 @@ def genre(question: str, answer: str) -> Span | None:
 
 
 def work(question: str, answer: str) -> Span | None:
-    """What somebody is or was, where the question asks what somebody does."""
+    """Profession of a person, where the question asks for it."""
     found = _WORK.search(answer) if _ASKS_WORK.search(question) else None
     if not found:
         return None
@@ -199,7 +199,7 @@ def _is_new(text: str, asked: set[str]) -> bool:
 
 
 def _sentence_ends(answer: str) -> tuple[int, int]:
-    """Where the first and the second sentence end."""
+    """Positions at which the first and the second sentence end."""
     stops = re.compile(r"[.!?](?=\s+[A-Z\"'“‘]|\s*$)|\n").finditer(answer)
     ends = [stop.start() for stop in stops][:2]
     first = ends[0] if ends else len(answer)
@@ -207,7 +207,7 @@ def _sentence_ends(answer: str) -> tuple[int, int]:
 
 
 def _subject_end(question: str, answer: str) -> int:
-    """Where the answer has named whom the question is about; 0 where it does not."""
+    """Position at which the answer has named its subject; 0 where it does not."""
     first, _ = _sentence_ends(answer)
     for found in sorted(_CAPITALS.findall(question[1:]), key=len, reverse=True):
         bare = re.sub(r"['’]s?$", "", found)
@@ -223,7 +223,7 @@ def stem(word: str) -> str:
 
 
 def folded(text: str) -> str:
-    """For comparing: one kind of quotes, no case; as long as the text."""
+    """Text for comparison: one kind of quotes, no case, the same length."""
     return text.translate(_ONE_FORM).lower()
 
 

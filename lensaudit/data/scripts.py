@@ -1,4 +1,4 @@
-"""Letters of other scripts: where words are told by blanks, and where every letter is one."""
+"""Scripts in which blanks separate words, and scripts in which every letter is a word."""
 
 import unicodedata
 from functools import cache
@@ -16,7 +16,7 @@ _WITHOUT_BLANKS = {
 
 @cache
 def letter_of(char: str) -> Letter:
-    """What a character is to whoever looks for words.
+    """What a character counts as in a search for words.
 
     >>> [letter_of(one) for one in "é7я京。"]
     ['latin', 'latin', 'word', 'alone', '']

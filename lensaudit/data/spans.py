@@ -164,8 +164,9 @@ def check_tokenizer(tokenizer: Tokenizer, name: str) -> None:
         )
     if way_of(tokenizer) == "neither":
         raise InputError(
-            f"{name}: its tokenizer gives another text where an answer is encoded after its prompt "
-            "than where both are one; save the model's own tokenizer.json in its folder"
+            f"{name}: its tokenizer reads prompt and answer differently when they are encoded "
+            "one after the other than as one text; save the model's own tokenizer.json in its "
+            "folder"
         )
 
 
@@ -331,7 +332,7 @@ def buckets(
     *,
     length: Callable[[Encoded], int] = lambda e: e.end,
 ) -> Iterator[Sequence[Encoded]]:
-    """As few groups of at most `batch_size` as there can be, alike in length."""
+    """Groups of at most `batch_size` rows, as few as possible, alike in length."""
     return batched(sorted(encoded, key=lambda e: (length(e), *_place(e))), batch_size)
 
 
@@ -354,7 +355,7 @@ def encoded_row(row: Fact, tokenizer: Tokenizer) -> Encoded | None:
 
 
 def ends_of(row: Fact, tokenizer: Tokenizer) -> tuple[int, ...]:
-    """For each token of `encoded_row`, how many characters of the text are read with it."""
+    """For each token of `encoded_row`, how many characters of the text have been read with it."""
     options = {"add_special_tokens": True, "return_offsets_mapping": True}
     if _is_sentence(row):
         characters = tokenizer(row.answer, **options)["offset_mapping"]

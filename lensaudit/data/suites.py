@@ -1,4 +1,4 @@
-"""Which questions does a suite ask? The splits of TOFU and MUSE, and anybody's own rows."""
+"""The questions of a suite: the splits of TOFU and MUSE, and a user's own rows."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -85,7 +85,7 @@ def load_suite(
     """
     if forget_split != FORGET_SPLIT and (data == DEMO_DATA or suite != "tofu"):
         what = f"suite {suite}" if suite != "tofu" else f"{DEMO_DATA} data"
-        raise InputError(f"--forget-split {forget_split}: is of TOFU's data, not of {what}")
+        raise InputError(f"--forget-split {forget_split}: belongs to TOFU's data, not to {what}")
     if data == DEMO_DATA:  # also where a folder has that name: it is `./demo`
         data = str(EMBEDDED)
     own = own or {}
@@ -171,7 +171,10 @@ def _folder_rows(suite: Suite, folder: Path, part: Split) -> _Raw | None:
     if not path.exists():
         return None
     if part.solved and not solved.exists():
-        raise InputError(f"{solved}: no such file; {path.name} is asked after its examples")
+        raise InputError(
+            f"{solved}: no such file; the questions of {path.name} are asked after the solved "
+            "examples in it"
+        )
     return str(path), read_values(path), read_values(solved) if part.solved else ()
 
 

@@ -61,7 +61,7 @@ def answer(request: dict[str, Any]) -> dict[str, str]:
 
 
 def serve(seconds: int) -> None:
-    """Answer until nobody asks, each within `seconds`."""
+    """Answer requests until there are no more, each within `seconds`."""
     chat_template_utils.datetime = _Clock  # pyright: ignore[reportPrivateImportUsage]
     limit_memory()
     alarm = getattr(signal, "alarm", lambda seconds: None)  # Windows has none

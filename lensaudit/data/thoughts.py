@@ -1,4 +1,4 @@
-"""Where does a thought end, and where does the answer begin? One rule for texts and for templates.
+"""Where a thought ends and the answer begins: one rule for texts and for templates.
 
 A model that thinks writes a thought between marks before it answers. A thought is no answer: what
 is matched, rated or judged is what follows it. A thought that is never closed was cut, and there is

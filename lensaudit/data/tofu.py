@@ -47,7 +47,7 @@ _INSTEAD = (
 
 @dataclass(frozen=True)
 class Offsets:
-    """Where the span of one annotated row lies, in characters of the raw answer."""
+    """Place of one annotated row's span, in characters of the raw answer."""
 
     idx: int
     prefix_end: int
@@ -226,7 +226,7 @@ def with_authors(config: str, rows: Sequence[Any], *, published: bool = False) -
 
 
 def _is_tofu(config: str, rows: Iterable[tuple[int, Any, Any]]) -> bool:
-    """Are these TOFU's texts, as far as the tables tell? One that differs says no."""
+    """Whether these are TOFU's texts, as far as the tables tell; False if one differs."""
     known = FORGET10 if config.startswith("forget") else config
     if known not in _TABLES:
         return False

@@ -1,4 +1,4 @@
-"""Where other people's tools meet ours: a module a door; nothing of the core imports one."""
+"""Doors to other people's tools, a module each; nothing of the core imports one."""
 
 import lazy_loader
 

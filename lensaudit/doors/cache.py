@@ -1,5 +1,6 @@
 """Caches of activations from Python: what was made, and where it is."""
 
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -12,7 +13,7 @@ from lensaudit.activations.naming import cache_folders
 from lensaudit.activations.presence import check_trusted
 from lensaudit.activations.spec import SEAL, SPEC
 from lensaudit.ask.again import Asked
-from lensaudit.ask.door import door, notice
+from lensaudit.ask.door import door
 from lensaudit.auditing.calls import answered, told
 from lensaudit.auditing.settings import CacheSettings
 from lensaudit.errors import InputError, LensAuditError
@@ -22,6 +23,9 @@ from lensaudit.results.question import Question
 from lensaudit.results.reading import json_object, part
 from lensaudit.results.run import RunResult
 from lensaudit.settings import Kept, plain
+
+notice = logging.getLogger(__name__).warning
+"""Remarks on a result; without a handler Python prints them on stderr."""
 
 ASKED = "asked.json"
 """In the cache of the first part: what `lensaudit cache` was asked, and what it said."""
@@ -47,7 +51,7 @@ class CacheResult(RunResult):
 
     @property
     def parts(self) -> "Mapping[Kept, CacheResult]":
-        """By part: `resid`, `attn` …; those that were asked for."""
+        """Caches by part (`resid`, `attn` …), of the parts that were asked for."""
         found = self.summary.get("parts", {"resid": self.summary})
         own = {name: self.summary[name] for name in ("n", "unscored")}
         return {
@@ -76,7 +80,7 @@ def cache(
 def cached(
     model: str, settings: CacheSettings, *, notice: Notice = unheard, progress: Tell = unheard
 ) -> CacheResult:
-    """As `doors.cache_fill.cache_into`; complete caches that were asked for alike are read."""
+    """Run `doors.cache_fill.cache_into`, or read complete caches that were asked for alike."""
 
     def found(question: Question) -> CacheResult | None:
         for folder in cache_folders(Path(settings.activations)):
@@ -99,7 +103,7 @@ def cached(
 
 
 def _read(model: str, folder: Path) -> CacheResult:
-    """What was said of the caches when they were made.
+    """Remarks on the caches from when they were made.
 
     Raises:
         InputError: one of them is not complete any more, or not where it was.

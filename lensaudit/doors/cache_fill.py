@@ -1,4 +1,4 @@
-"""The residual streams or components of models, kept for whoever reads them."""
+"""Caches of the residual streams or components of models."""
 
 from collections.abc import Callable
 from pathlib import Path

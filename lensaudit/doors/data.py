@@ -47,7 +47,7 @@ MOST_BYTES = 1 << 30
 
 @dataclass(frozen=True, kw_only=True)
 class ConvertSettings:
-    """Which files are converted, and where to."""
+    """A run of `data convert`: its files, and where the rows go."""
 
     name: SetName
     files: tuple[Path, ...]
@@ -62,7 +62,7 @@ class ConvertSettings:
     forget: Annotated[
         tuple[str, ...],
         Option(
-            "Author, subject or edge that is to be forgotten; all others are to be kept. "
+            "Author, subject or edge to forget; all others are to be kept. "
             "Repeatable. [default: as the files' names say]"
         ),
     ] = ()
@@ -117,7 +117,9 @@ def convert(settings: ConvertSettings, *, force: bool = False) -> Converted:
     authors = {row.get("author") for same in alike.values() for row in same}
     if unknown := {*settings.forget} - authors:
         named = ", ".join(sorted(map(str, authors - {None})))
-        raise InputError(f"--forget {min(unknown)}: no row is of it; rows are of {named:.200}")
+        raise InputError(
+            f"--forget {min(unknown)}: no row belongs to it; rows belong to {named:.200}"
+        )
     rows = _joined(alike.values(), dropped)
     if not (rows["forget"] or rows["keep"]):
         why = ", ".join(f"{n} rows: {text}" for text, n in dropped.items())
@@ -136,7 +138,7 @@ def _joined(alike: Iterable[Sequence[Row]], dropped: Counter[str]) -> dict[Half,
     rows: dict[Half, list[Row]] = {"forget": [], "keep": []}
     for same in alike:
         if len({row["set"] for row in same}) == 2:
-            dropped["stands among rows to forget and rows to keep"] += len(same)
+            dropped["is both among the rows to forget and among the rows to keep"] += len(same)
             continue
         rows[same[0]["set"]].append({k: v for row in reversed(same) for k, v in row.items()})
         if len(same) > 1:
@@ -175,11 +177,14 @@ def _notes(settings: ConvertSettings, rows: Mapping[Half, Sequence[Row]]) -> Ite
     if alone := assumption(group_of(one, one["idx"]) for one in rows["forget"]):
         yield alone
     if any(str(one).startswith(NEIGHBOURS) for one in authors["keep"]):
-        yield "rows to keep name whose neighbours they are about, not whom: one author a target"
+        yield (
+            "rows to keep name the target, not the neighbour that they are about: each target "
+            "counts as one author"
+        )
     if both := authors["forget"] & authors["keep"]:
         yield f"{len(both)} authors have rows to keep too: readers leave those rows out"
     if settings.name == "pistol":
-        yield "entities are random strings: before training all are alike likely"
+        yield "entities are random strings: before training all are equally likely"
     if settings.name == "wmdp" and not settings.model:
         yield "no choices-only control: name --model to drop items that choices alone give away"
 
@@ -198,7 +203,7 @@ _KEEP = re.compile(
 )
 _FORGET = re.compile(r"forget|unlearn", re.I)
 _NOT_ASKED = {
-    "holdout": "of a hold-out: no model was taught it",
+    "holdout": "held out: no model was taught it",
     "icl": "a solved example, not a question",
 }
 

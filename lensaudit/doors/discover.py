@@ -24,7 +24,7 @@ from lensaudit.results.manifest import MANIFEST
 from lensaudit.results.reading import part
 
 DEPTH = 4
-"""Folders below the first that are looked into."""
+"""Levels of folders below the first that are searched."""
 MOST_FILES = 500
 READ_BYTES = 1 << 20
 """Of a file of rows, to see its columns."""
@@ -55,11 +55,11 @@ class Discovered:
     chosen: Mapping[str, Any]
     """Key of the project file -> value, where there is no doubt."""
     open: Mapping[str, tuple[str, ...]]
-    """Key that nobody could tell -> candidates, perhaps none."""
+    """Key without a certain value -> candidates, perhaps none."""
     strange: Mapping[str, str]
     """What was looked at and not understood -> what it lacks."""
     because: Mapping[str, str]
-    """Model -> who says what it is."""
+    """Model -> the reason for its role."""
 
     def with_answer(self, key: str, value: str) -> "Discovered":
         """The discovery with a person's answer put in."""
@@ -162,7 +162,7 @@ def _choose_rows(
     chosen: dict[str, Any],
     left: dict[str, tuple[str, ...]],
 ) -> None:
-    """One file for each kind; of several the annotated one; else it is left open."""
+    """The file of rows of each kind, the annotated one of several; else the key is left open."""
     made = {str(annotated_beside(Path(one))) for one, fields in rows.items() if fields}
     rows = {one: fields for one, fields in rows.items() if one not in made}  # made of another
     kinds = {one: _kind_of(Path(one).stem, _SETS) for one in rows}
@@ -189,7 +189,7 @@ def _choose_rows(
 
 
 def _reads(fields: Fields, own: Fields) -> bool:
-    """Whether rows with fields of their own are read by those of others; some name no author."""
+    """Whether rows with fields of their own can be read under the names of other rows' fields."""
     without = own.group in (fields.group, Fields().group)
     return without and (own.question, own.answer) == (fields.question, fields.answer)
 

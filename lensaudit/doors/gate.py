@@ -107,7 +107,7 @@ def read_policy(path: Place) -> Policy:
 
 
 def gate(found: Verdicts, policy: Policy) -> Gated:
-    """What a policy says of every model."""
+    """Judge every model of some folders by a gate policy."""
     reasons = (
         (reason for one in model.judged for reason in _reasons(model, one, policy))
         for model in found.models
@@ -137,7 +137,7 @@ def _reasons(model: Model, one: Evidence, policy: Policy) -> Iterator[str]:
 
 
 def _rows(one: Evidence, policy: Policy) -> Iterator[str]:
-    """Too few rows, authors or models that never knew, or spans that nobody looked at."""
+    """Too few rows, authors or models that never knew, or spans that no person reviewed."""
     stream, run = one.stream, one.run
     if stream is None or run is None:
         yield "it was not patched"

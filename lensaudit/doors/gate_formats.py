@@ -1,4 +1,4 @@
-"""What a gate says, for people, pages, test reports and pull requests."""
+"""The result of a gate as text, Markdown, a JUnit report or GitHub annotations."""
 
 from collections.abc import Callable, Mapping
 from xml.etree import ElementTree
@@ -53,7 +53,7 @@ def as_junit(found: Gated) -> str:
 
 
 def _plain(text: str) -> str:
-    """Without characters that XML cannot hold."""
+    """Text without the characters that XML cannot hold."""
     return "".join(c if c >= " " or c in "\n\t" else "?" for c in text)
 
 
@@ -68,7 +68,7 @@ def as_github(found: Gated) -> str:
 
 
 def _escaped(text: str) -> str:
-    """As GitHub reads it: a line break would begin another command."""
+    """Text escaped for GitHub, where a line break would begin another command."""
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 

@@ -19,7 +19,7 @@ SUMMARY = "LMEval_SUMMARY.json"
 
 
 def harness_folder(settings: HarnessSettings) -> Path:
-    """Where the results go.
+    """Result folder of `lm-eval`.
 
     Raises:
         InputError: the folder is another command's.

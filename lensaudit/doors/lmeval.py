@@ -2,7 +2,7 @@
 
 The harness (EleutherAI/lm-evaluation-harness, package `lm-eval`) is optional and imported when it
 is called; it is given the model in memory and every argument. What of open-unlearning's wrapper
-is done otherwise, and why, is in docs/general-ability.md.
+is done otherwise, and why, is in docs/evidence/lm-eval.md.
 """
 
 import contextlib
@@ -88,7 +88,7 @@ class OpenedHarness:
         return {"model": weights, **self.identity}
 
     def plan(self) -> Plan:
-        """Which tasks would run; loads and writes nothing."""
+        """The tasks that would run; nothing is loaded or written."""
         kept = {
             task_name(task): _kept(
                 self.folder, task, _key(task, self.identity, self.settings), self.settings
@@ -344,7 +344,7 @@ libraries."""
 def _run(
     model: Any, tokenizer: Any, task: Task, settings: HarnessSettings, manager: Any
 ) -> dict[str, Any]:
-    """One task through the harness; its samples and how its numbers were made."""
+    """Run one task through the harness; returns its samples and how its numbers were made."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     from datasets.exceptions import DatasetsError
     from jinja2 import TemplateError

@@ -37,7 +37,7 @@ class Edit:
 
     @property
     def diff(self) -> str:
-        """As `diff -u` shows it."""
+        """The edit as `diff -u` shows it."""
         old, new = (
             one.decode(errors="replace").splitlines(True) for one in (self.before, self.after)
         )
@@ -141,7 +141,7 @@ def _signed(text: str) -> bytes:
 
 
 def _is_ours(content: bytes) -> bool:
-    """Is it as any version of this package wrote it?"""
+    """Whether a file is as some version of this package wrote it."""
     text, mark, told = content.decode(errors="replace").rpartition(_MARK)
     return bool(mark) and told.strip() == digest(text)
 

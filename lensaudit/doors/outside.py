@@ -1,4 +1,4 @@
-"""Metrics and suites of somebody else's in an evaluation: entered while it is asked."""
+"""Metrics and suites from outside the package, registered while an evaluation asks for them."""
 
 import sys
 from collections.abc import Iterator
@@ -45,7 +45,7 @@ def entered(settings: EvaluateSettings) -> Iterator[EvaluateSettings]:
 
 
 def _of_suite(settings: EvaluateSettings, outside: Any) -> EvaluateSettings:
-    """What a suite from outside asks, where nobody says otherwise.
+    """What a suite from outside asks, unless the user says otherwise.
 
     Raises:
         InputError: there is none of this name, or it asks what it may not.
@@ -57,9 +57,11 @@ def _of_suite(settings: EvaluateSettings, outside: Any) -> EvaluateSettings:
         known = ", ".join(sorted(outside.SUITES)) or "none is here"
         raise InputError(f"--benchmark {name}: no such suite ({known}); name its file with --from")
     if settings.suite not in (usual.suite, found.of):
-        raise InputError(f"--benchmark {name}: is of suite {found.of}, not of {settings.suite}")
+        raise InputError(
+            f"--benchmark {name}: belongs to suite {found.of}, not to {settings.suite}"
+        )
     if typed := [key for key in found.asked if key in _NOT_ASKED]:
-        raise InputError(f"suite {name}: may not say {typed[0]}")
+        raise InputError(f"suite {name}: may not set {typed[0]}")
     with calling_own(f"suite {name}"):
         asked = given_to(f"suite {name}", EvaluateSettings, found.asked)
     own = {key: one for key, one in asked.items() if getattr(settings, key) == getattr(usual, key)}

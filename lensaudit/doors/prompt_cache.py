@@ -21,7 +21,7 @@ from lensaudit.models.conditions import EAGER, batch_policy
 from lensaudit.models.device import device_class
 from lensaudit.models.in_memory import memory_hash
 from lensaudit.results.reading import place_in
-from lensaudit.settings import ACTIVATIONS, Place, named
+from lensaudit.settings import Place, activations_folder, named
 from lensaudit.steer.generate import texts_of
 
 
@@ -30,7 +30,7 @@ def cache_prompts(
     prompts: str | Sequence[str],
     *,
     name: str = "",
-    root: Place = ACTIVATIONS,
+    root: Place | None = None,
     batch_size: int = CACHE_BATCH,
 ) -> Activations:
     """The stream after each block at every position of some texts; kept, and found again.
@@ -42,7 +42,7 @@ def cache_prompts(
         model: any bridge, in eval mode; or a model's name, which is loaded in float32.
         prompts: texts, or one; special tokens are those that the tokenizer sets.
         name: for people, and for `la.open_activations(name)`; that of the model, if it has one.
-        root: folder of the caches.
+        root: folder of the caches; None: the usual one.
         batch_size: prompts a forward pass.
 
     >>> with la.cache_prompts(bridge, ["The river ends"], name="mine") as cache:  # doctest: +SKIP
@@ -66,7 +66,10 @@ def cache_prompts(
         what = "is in training mode; call model.eval()" if dtype else f"has weights of {some.dtype}"
         raise InputError(f"{name}: {what}; wanted eval mode and {', '.join(DTYPES)}")
     if hooks := user_hooks(model):
-        raise InputError(f"{name}: carries hooks ({hooks[0]}), and its cache is found by weights")
+        raise InputError(
+            f"{name}: carries hooks ({hooks[0]}); remove them, as its cache is found by its "
+            "weights alone"
+        )
     ids = [tuple(model.tokenizer(text)["input_ids"]) for text in texts]
     if not ids or not all(ids):
         raise InputError(f"{name}: prompt {ids.index(()) if () in ids else 0} holds no token")
@@ -88,7 +91,7 @@ def cache_prompts(
         positions="all",
     )
     return fill(
-        ActivationStore(root),
+        ActivationStore(root or activations_folder()),
         fingerprint,
         encoded,
         name=name,

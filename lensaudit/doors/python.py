@@ -4,13 +4,14 @@ Depths show themselves, as frames, as pictures and in notebooks; pandas and matp
 when they are asked for.
 """
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lensaudit.ask.door import door, notice, places_for
+from lensaudit.ask.door import door, places_for
 from lensaudit.association.calls import WHO_HAS_WHAT
 from lensaudit.auditing.calls import audited, evaluated, patched
 from lensaudit.auditing.result import AuditResult, EvaluationResult, PatchResult
@@ -23,6 +24,9 @@ from lensaudit.verdict.decide import said as sentence
 if TYPE_CHECKING:
     import pandas as pd  # pyright: ignore[reportMissingTypeStubs]
     from matplotlib.axes import Axes
+
+notice = logging.getLogger(__name__).warning
+"""Remarks on a result; without a handler Python prints them on stderr."""
 
 _COLUMNS = ("layer", "n_ke", "s1", "s2", "erasure", "s1_em", "s2_em")
 
@@ -104,12 +108,12 @@ def _number(value: float | int | None) -> str:
 
 
 def shown(one: PatchResult) -> ShownPatch:
-    """The same result, which shows itself."""
+    """The result in the form that displays itself."""
     return ShownPatch(one.source, one.folder, one.record)
 
 
 def shown_audit(one: AuditResult) -> ShownAudit:
-    """The same result, which shows itself."""
+    """The result in the form that displays itself."""
     given = {field.name: getattr(one, field.name) for field in fields(one)}
     return ShownAudit(**{**given, "patch": shown(one.patch)})
 

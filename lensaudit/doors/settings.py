@@ -11,18 +11,18 @@ Format = Literal["eee", "hub-results", "model-card", "inspect", "junit", "markdo
 
 @dataclass(frozen=True)
 class ExportSettings:
-    """In whose files results are written, and what those files ask for beside the numbers."""
+    """A run of `export`: the tools whose files are written, and what those files need."""
 
     section: ClassVar[Section] = "Output"
 
-    to: Annotated[Format, Option("Whose files.")]
+    to: Annotated[Format, Option("Tool whose files are written.")]
     out: Annotated[Place, Option("Folder of the files.", flag="-o --out", is_a="folder")] = Path(
         "export"
     )
     gate: Annotated[
         Place | None,
         Option(
-            "Policy of junit and markdown. [default: of an empty file]",
+            "Gate policy, for junit and markdown. [default: of an empty file]",
             is_a="file",
             needs=(Needs("to", one_of=("junit", "markdown")),),
         ),
@@ -34,7 +34,7 @@ class ExportSettings:
     organization: Annotated[str, Option("Who ran the audit, for eee.")] = "not named"
     relationship: Annotated[
         Literal["first_party", "third_party", "collaborative", "other"],
-        Option("Of who ran it to the model, for eee."),
+        Option("Relationship of the auditor to the model, for eee."),
     ] = "other"
 
     @property

@@ -52,7 +52,7 @@ class Extracted:
 
 
 def extracted(settings: ExtractSettings, *, notice: Notice, progress: Tell) -> Extracted:
-    """As `steer.extract.run`, opened and done."""
+    """Open and do `steer.extract.run`."""
     folder = folder_of(settings, contrast_trait(settings))
 
     def made(tell: Notice, opened: Callable[[], None]) -> Extracted:
@@ -73,7 +73,7 @@ def extracted(settings: ExtractSettings, *, notice: Notice, progress: Tell) -> E
 
 
 def steered(settings: AskSettings, *, notice: Notice, progress: Tell) -> Results:
-    """As `steer.evaluate.Steering.run`, over coefficients or over layers."""
+    """Open and do `steer.evaluate.Steering.run`, over coefficients or over layers."""
     folder = folder_of(settings, load_trait(settings.trait))
     file, manifest = files_of(settings)
 
@@ -100,7 +100,7 @@ def steered(settings: AskSettings, *, notice: Notice, progress: Tell) -> Results
 
 
 def crossed(settings: CrossSettings, *, notice: Notice, progress: Tell) -> tuple[TraitMatrix, Path]:
-    """As `steer.crossing.Crossing.run`, opened and done."""
+    """Open and do `steer.crossing.Crossing.run`."""
     folder = crossed_folder(settings)
 
     def made(tell: Notice, opened: Callable[[], None]) -> tuple[TraitMatrix, Path]:
@@ -124,7 +124,7 @@ def crossed(settings: CrossSettings, *, notice: Notice, progress: Tell) -> tuple
 
 
 def directed(settings: DirectionSettings, *, notice: Notice, progress: Tell) -> RunResult:
-    """As `steer.audit.run`, opened and done."""
+    """Open and do `steer.audit.run`."""
     folder = audit_folder(settings)
 
     def made(tell: Notice, opened: Callable[[], None]) -> RunResult:

@@ -55,7 +55,7 @@ SHOWN = 24
 
 
 class CacheKeywords(TypedDict, total=False):
-    """Which rows, and how a model runs on them: options of `lensaudit cache`."""
+    """Rows, and how a model runs on them: options of `lensaudit cache`."""
 
     data: Place | None
     exclude: Sequence[str]
@@ -98,7 +98,7 @@ def streams(
 
 @dataclass(frozen=True)
 class LastPrompt:
-    """One token of the prompt of some examples, in the order of the data."""
+    """The stream at the last prompt token of some examples, in the order of the data."""
 
     source: str
     at: At

@@ -1,11 +1,12 @@
 """A training run that audits its own checkpoints: a callback of `transformers.Trainer`.
 
 Each save is asked who has what, patched into `full` beside cached anchors, and read on rows to
-keep, by the same calls as `lensaudit know`, `patch` and `eval`: what was finished before a kill is
-found by content. A callback is handed no trainer, so it keeps the one it was made with: `log` of
-that is the only way to its history and to every integration (transformers 5.23, `Trainer.log`).
+keep, by `auditing.measuring` as in an audit: what was finished before a kill is found by content.
+A callback is handed no trainer, so it keeps the one it was made with: `log` of that is the only way
+to its history and to every integration (transformers 5.23, `Trainer.log`).
 """
 
+import logging
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -24,13 +25,10 @@ from transformers import (
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, SaveStrategy
 
 from lensaudit.ask.acting import acting
-from lensaudit.ask.door import notice
 from lensaudit.ask.keywords import given_to
-from lensaudit.association.question import asked_of_know
+from lensaudit.association.calls import WHO_HAS_WHAT
 from lensaudit.association.result import KnowResult
-from lensaudit.association.run import know_into
-from lensaudit.auditing.calls import patched
-from lensaudit.auditing.evaluate import evaluate_into
+from lensaudit.auditing.measuring import Steps, measure, who_has_what
 from lensaudit.auditing.question import asked_of_patch, own_data
 from lensaudit.auditing.result import EvaluationResult, PatchResult
 from lensaudit.auditing.settings import EvaluateSettings
@@ -56,6 +54,9 @@ from lensaudit.sweep.watch import epoch_of, steps_of
 from lensaudit.verdict.collect import Keeps, kept, verdicts
 from lensaudit.verdict.decide import BADNESS, Code, Verdict
 
+notice = logging.getLogger(__name__).warning
+"""Remarks on a result; without a handler Python prints them on stderr."""
+
 FEWEST = 8
 """Rows that are patched first, and at least, where time is limited."""
 _PATCHED = "patch-"
@@ -65,7 +66,7 @@ _LOGGED = "lensaudit/"
 
 @dataclass(frozen=True, kw_only=True)
 class CallbackSettings(DepthGroups):
-    """Which saves are audited, beside what, in what time, and what follows."""
+    """Settings of the callback: saves that are audited, anchors, time limit, what follows."""
 
     every: int = 1
     """Of the saves; the last is always audited."""
@@ -185,7 +186,7 @@ class AuditCallback(TrainerCallback):
         """Read what `full` has of rows to keep; take up checkpoints from before a kill."""
         began = time.monotonic()
         if _why_not_kept(self.settings) is None:
-            self._full = self._kept(str(self.settings.full), self.out / "full")
+            self._full = self._kept(str(self.settings.full), self.out, "full")
         self._kept_s = time.monotonic() - began
         if state.global_step:
             for step, folder in steps_of(Path(args.output_dir or ".")).items():
@@ -249,9 +250,9 @@ class AuditCallback(TrainerCallback):
         known = None
         if asked.association != "none":
             try:
-                known = self._known(source, place / "know")
+                known = self._known(source, place)
             except InputError as error:
-                left_out.append(f"who has what: {error}")
+                left_out.append(str(error))
         names = (one.name for one in place.glob(f"{_PATCHED}[0-9]*"))
         # a checkpoint that was patched before is patched on as many rows again
         earlier = max((int(one.removeprefix(_PATCHED)) for one in names), default=self._rows)
@@ -259,9 +260,9 @@ class AuditCallback(TrainerCallback):
         took, found = self._patched(source, place, rows)
         keeps, why = (), _why_not_kept(asked)
         if why is None and time.monotonic() + self._kept_s > left_s:
-            why = f"took {self._kept_s:.0f} s of full, which budget_s has not left"
+            why = f"would take {self._kept_s:.0f} s, as for full, and budget_s has less left"
         if why is None and self._full is not None:
-            keeps = kept(self._kept(source, place / "eval").summary, self._full.summary)
+            keeps = kept(self._kept(source, place).summary, self._full.summary)
         else:
             left_out.append(f"rows to keep: {why}")
         while earlier is None and rows < self._n_rows and time.monotonic() + 2 * took <= left_s:
@@ -277,16 +278,22 @@ class AuditCallback(TrainerCallback):
         asked = self.settings
         controls = tuple(one for one in several(asked.retain) if one != NO_RETAIN_MODEL)
         patch = asked_of_patch(asked, asked.retain_set)
-        return know_into(source, asked_of_know(source, patch, controls), place)
+        know = who_has_what(WHO_HAS_WHAT, source, patch, controls)
+        if isinstance(know, str):
+            raise InputError(know)
+        steps = Steps(know={source: know})
+        found: Any = measure([source], steps, place, notice=notice).known[source]
+        return found
 
     def _patched(self, source: str, place: Path, rows: int) -> tuple[float, PatchResult]:
         """Seconds that it took, and what was found."""
         began = time.monotonic()
         asked = asked_of_patch(self.settings, self.settings.retain_set, limit=rows)
-        (found,) = patched([source], asked, place / f"{_PATCHED}{rows}", notice=notice)
+        at = place / f"{_PATCHED}{rows}"
+        (found,) = measure([source], Steps(patch=asked), place, depths_in=at, notice=notice).depths
         return time.monotonic() - began, found
 
-    def _kept(self, model: str, place: Path) -> EvaluationResult:
+    def _kept(self, model: str, place: Path, name: str = "eval") -> EvaluationResult:
         """The probability of answers to rows to keep."""
         data, forget = own_data(self.settings.data)
         asked = EvaluateSettings(
@@ -295,7 +302,8 @@ class AuditCallback(TrainerCallback):
             retain_set=self.settings.retain_set,
             metrics=("retain_Q_A_Prob",),
         )
-        return evaluate_into(model, asked, place, notice=notice).checked()
+        steps = Steps(evaluations=[(model, asked, place / name)])
+        return measure([model], steps, place, notice=notice).said[model]
 
 
 def _checked(trainer: Trainer, settings: CallbackSettings) -> int:

@@ -1,4 +1,4 @@
-"""Is everything below a folder as it was written? Results, models, passes, books and caches.
+"""Check everything below a folder against its checksums: results, models, passes, books, caches.
 
 What a file is, its own name and content say: a folder may be called anything.
 """
@@ -37,14 +37,14 @@ _CHECK_LENGTH = len(digest(None))
 
 @dataclass(frozen=True)
 class CheckedPlace:
-    """One thing that says of itself what it should be."""
+    """A result, model, pass, book or cache that was checked against its own checksums."""
 
     place: str
     kind: Kind
     n_files: int
     """That were compared."""
     problems: tuple[str, ...]
-    """A line each; none where all is as it was written."""
+    """A line each; none where nothing was changed."""
 
 
 def verify(*places: str | Path) -> list[CheckedPlace]:
@@ -73,7 +73,7 @@ def verify(*places: str | Path) -> list[CheckedPlace]:
 
 
 def _file(path: Path) -> CheckedPlace | None:
-    """What a file says of itself or of others; None where it says nothing."""
+    """Checksums that a file holds of itself or of other files; None where it holds none."""
     try:
         if path.name == MANIFEST or path.name.endswith(f"_{MANIFEST}"):
             return _result(path)
@@ -82,7 +82,7 @@ def _file(path: Path) -> CheckedPlace | None:
         if path.suffix == ".jsonl":
             return _book(path)
         if _has_lost_its_manifest(path):
-            gone = f"its {MANIFEST} is gone, so nobody knows whether it is as it was written"
+            gone = f"its {MANIFEST} is gone, so nobody can check whether it was changed"
             return CheckedPlace(str(path), "result", 1, (gone,))
         if path.suffix == ".json":
             return _document(path)
@@ -164,7 +164,7 @@ def _document(path: Path) -> CheckedPlace | None:
 
 
 def _is_signed(content: Mapping[str, Any]) -> bool:
-    """Does it end as `signed` ends it? Documents of others may have a `check` of their own."""
+    """Whether a file ends as `signed` ends it; other documents may have a `check` of their own."""
     name, said = ([("", None), *content.items()])[-1]
     return name == "check" and isinstance(said, str) and len(said) == _CHECK_LENGTH
 

@@ -151,7 +151,7 @@ def _check_apart(pairs: Path, outputs: Sequence[Path]) -> str:
 
 
 def _sorted(found: Annotated, asked: AskedRows) -> Annotated:
-    """The same without the rows that an audit should not ask, each with what was said to it."""
+    """The rows without those that an audit should not ask, each of these with what was answered."""
     why = {FULL_WRONG: asked.full_wrong, GENERAL: asked.general_knowledge}
     out = {
         idx: f"{name.replace('_', ' ')}: {said}" for name in why for idx, said in why[name].items()
@@ -236,8 +236,9 @@ def _refuse_edited(
         edited = True
     if edited:
         raise InputError(
-            f"{review}: holds other spans than proposed here; if you corrected it run "
-            f"`lensaudit annotate {review} -o {out}`, else name another --review, or --force"
+            f"{review}: holds other spans than those proposed now; if you corrected it, run "
+            f"`lensaudit annotate {review} -o {out}`; else name another --review, or replace it "
+            "with --force"
         )
 
 

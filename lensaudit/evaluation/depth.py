@@ -218,7 +218,7 @@ def _check_room(parameters: Sequence[Tensor], name: str, *, whole: bool) -> None
 def _gradients(
     model: Any, layers: Sequence[Sequence[Tensor]], example: Encoded
 ) -> Iterator[Float[Tensor, " parameter"]]:
-    """Of the negative mean span log-prob: each layer's parameters end to end, in float32."""
+    """Gradients of the negative mean span log-prob: each layer's parameters in a row, float32."""
     tokens = torch.tensor([example.token_ids[: example.end + 1]], device=model.device)
     with torch.enable_grad():
         logits = model(input_ids=tokens[:, :-1], use_cache=False).logits[0, example.start :]

@@ -44,7 +44,7 @@ class Tokenization:
     """How long a text the model reads."""
 
     def mask_of(self, ids: Sequence[int]) -> list[bool]:
-        """Which of these real tokens are attended to."""
+        """Which of these real tokens the model attends to."""
         return attended(ids, self.mask, pad_id(self.tokenizer))
 
 
@@ -280,7 +280,7 @@ class _Finite(LogitsProcessor):
 
 
 def not_finite(what: str) -> str:
-    """What is said of a text to which a model gives no number."""
+    """The message on a text to which a model gives no finite number."""
     return (
         f"{what}: the model's logits are not finite; try --dtype float32, or check the checkpoint"
     )

@@ -58,7 +58,7 @@ _LACKING = {
     "--device or --dtype it fits in",
     "fluency": "no text classifier; name one with --classifier",
 }
-"""Kind of pass -> what is said where what it needs is not there."""
+"""Kind of pass -> message where what it needs is missing."""
 
 T = TypeVar("T")
 Prompts = Mapping[int, tuple[int, ...]]

@@ -9,28 +9,33 @@ from lensaudit.settings import Attention, Limit, Names, Needs, Option, Precision
 
 @dataclass(frozen=True, kw_only=True)
 class HarnessSettings(Precision, Names):
-    """A run of `lm-eval`: a model as it is, quantised or steered, and what it is asked."""
+    """A run of `lm-eval`: a model as it is, quantised or steered, and its tasks."""
 
     model: Annotated[str, Option("Name, Hub id[@revision], folder or base+adapter.", is_a="model")]
     tasks: Annotated[
         str,
-        Option("Names with commas; a .yaml file that lists names and whole tasks.", commas=True),
+        Option(
+            "Task names with commas, or a .yaml file that lists names and whole tasks.", commas=True
+        ),
     ]
     include: Annotated[
         Path | None, Option("Folder of own task files (YAML).", is_a="folder", typed=True)
     ] = None
-    num_fewshot: Annotated[int | None, Option("[default: the task's]", least=0)] = None
-    batch_size: Annotated[int, Option(least=1)] = 16
+    num_fewshot: Annotated[
+        int | None, Option("Solved examples before each question. [default: the task's]", least=0)
+    ] = None
+    batch_size: Annotated[int, Option("Texts per batch.", least=1)] = 16
     apply_chat_template: Annotated[bool, Option("Ask through the chat template.", rare="set")] = (
         False
     )
     fewshot_as_multiturn: Annotated[bool, Option("Few-shot examples as turns.", rare="set")] = False
     system_instruction: Annotated[str | None, Option("System text.", rare="set")] = None
     gen_kwargs: Annotated[
-        str | None, Option("For generations: max_gen_toks=32,temperature=0.", rare="set")
+        str | None,
+        Option("Arguments of generations, e.g. max_gen_toks=32,temperature=0.", rare="set"),
     ] = None
     max_length: Annotated[
-        int | None, Option("Context. [default: the model's]", least=1, rare="set")
+        int | None, Option("Longest context in tokens. [default: the model's]", least=1, rare="set")
     ] = None
     seed: Seed = 1234
     """Of few-shot examples and of everything drawn; the harness's own for few-shot examples."""
@@ -43,17 +48,21 @@ class HarnessSettings(Precision, Names):
             metavar="VECTOR",
         ),
     ] = None
-    coefficient: Annotated[float, Option("Of --steer.")] = 1.0
+    coefficient: Annotated[float, Option("Factor of the vector of --steer.")] = 1.0
     ablate: Annotated[bool, Option("Remove the direction of --steer instead.")] = False
     limit: Limit = None
     attn: Attention = "eager"
-    out: Annotated[Path | None, Option("[default: experiments/out/<model>-lm-eval]")] = None
-    fresh: Annotated[bool, Option("Run tasks again that are in --out.", section="Output")] = False
+    out: Annotated[
+        Path | None, Option("Result folder. [default: experiments/out/<model>-lm-eval]")
+    ] = None
+    fresh: Annotated[
+        bool, Option("Run tasks again that --out holds already.", section="Output")
+    ] = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class AnnotationSettings(Precision, Names):
-    """Which pairs are annotated, and what they are checked with."""
+    """A run of `annotate`: the pairs, and the models they are checked with."""
 
     needs: ClassVar = {
         # nothing else loads the model
@@ -72,7 +81,7 @@ class AnnotationSettings(Precision, Names):
     ] = None
     page: Annotated[
         bool,
-        Option("Also a page beside --out, .page.html, to move spans by clicks or keys."),
+        Option("Also write a page beside --out, .page.html, to move spans by clicks or keys."),
     ] = False
     model: Annotated[
         str | None,
@@ -99,27 +108,28 @@ class AnnotationSettings(Precision, Names):
     entity_from: Annotated[
         Literal["answer", "full"],
         Option(
-            "Whose words are the fact: the row's answer, or what --model says after the prefix.",
+            "Where the entity is taken from: the row's answer, or what --model says after the "
+            "prefix.",
             needs=(Needs("never"),),
             expert=True,
         ),
     ] = "answer"
-    question_key: Annotated[str, Option("Field that is asked.")] = "question"
-    answer_key: Annotated[str, Option("Field that answers.")] = "answer"
-    group_key: Annotated[str, Option("Field that names the author: what intervals resample.")] = (
+    question_key: Annotated[str, Option("Field that holds the question.")] = "question"
+    answer_key: Annotated[str, Option("Field that holds the answer.")] = "answer"
+    group_key: Annotated[str, Option("Field that names the author; intervals are by author.")] = (
         "group"
     )
 
     def aside(self, name: str) -> Path:
-        """Where rows go that an audit should not ask: `full_wrong`, `general_knowledge`."""
+        """File of rows that an audit should not ask: `full_wrong`, `general_knowledge`."""
         return self.out.with_name(f"{self.out.stem}_{name}{self.out.suffix}")
 
     @property
     def review_file(self) -> Path:
-        """Where all rows stand, doubtful ones marked."""
+        """The review file: all rows, doubtful ones marked."""
         return self.review or self.out.with_suffix(".review.txt")
 
     @property
     def page_file(self) -> Path:
-        """Where the page goes."""
+        """The page on which spans can be moved."""
         return self.out.with_suffix(".page.html")

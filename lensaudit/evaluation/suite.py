@@ -268,7 +268,7 @@ def _check_texts(
 
 
 def _bare(text: str) -> str:
-    """Without blanks, which clean-up and trimming move."""
+    """Text without blanks, which clean-up and trimming move."""
     return re.sub(r"\s+", "", text)
 
 

@@ -60,7 +60,7 @@ from lensaudit.results.kinds.patch import NOT_NEEDED, Aligned, Examined, PatchSu
 from lensaudit.results.reading import brief, document, null
 from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.representation import weighted_erasure
-from lensaudit.settings import ACTIVATIONS, Anchors, Caches, Models, Names, Rows, shared
+from lensaudit.settings import Anchors, Caches, Models, Names, Rows, activations_folder, shared
 from lensaudit.verdict.collect import judge_run
 from lensaudit.verdict.decide import HOLDS
 from lensaudit.verdict.depth import KEPT
@@ -77,7 +77,7 @@ class SeedModels(Caches, Rows, Anchors):
     """Never saw the facts: the scale. Absent models are made of another, which nobody is shown."""
     data: str = DEMO
     retain_data: str | None = None
-    activations: Path = ACTIVATIONS
+    activations: Path = field(default_factory=activations_folder)
     """Where auditors work."""
 
     @cached_property

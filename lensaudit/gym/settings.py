@@ -8,7 +8,9 @@ from lensaudit.settings import Anchors, Limit, Names, Option, Own, results_folde
 
 Mechanisms = Annotated[
     tuple[str, ...],
-    Option("Only this one; `gym ls` lists them. Repeatable. [default: all]", flag="--mechanism"),
+    Option(
+        "Only this mechanism; `gym ls` lists them. Repeatable. [default: all]", flag="--mechanism"
+    ),
 ]
 Gym = Annotated[
     Path | None,
@@ -50,9 +52,16 @@ class MakeSettings(PlantingPair):
 
     mechanism: Mechanisms = ()
     seeds: Annotated[
-        int, Option("Retrain both anchors and every mechanism so often.", least=1, most=100)
+        int,
+        Option(
+            "Number of seeds: both anchors and every mechanism are retrained for each.",
+            least=1,
+            most=100,
+        ),
     ] = 1
-    first_seed: Annotated[int, Option("0 is the pair as it was given.", least=0, rare="set")] = 0
+    first_seed: Annotated[
+        int, Option("First seed; 0 is the pair as it was given.", least=0, rare="set")
+    ] = 0
     own: Own = ()
     out: Gym = None
 
@@ -63,11 +72,13 @@ class ScoreSettings(Names):
 
     gym: Gym = None
     auditor: Annotated[
-        tuple[str, ...], Option("Only this one. Repeatable. [default: the cheap ones]")
+        tuple[str, ...], Option("Only this auditor. Repeatable. [default: the cheap ones]")
     ] = ()
     mechanism: Mechanisms = ()
-    first_seed: Annotated[int, Option(least=0, rare="set")] = 0
-    seeds: Annotated[int | None, Option("So many seeds. [default: all there are]", least=1)] = None
+    first_seed: Annotated[int, Option("First seed that is used.", least=0, rare="set")] = 0
+    seeds: Annotated[
+        int | None, Option("Use only so many seeds. [default: all there are]", least=1)
+    ] = None
     own: Own = ()
     limit: Limit = None
     minutes: Annotated[float | None, Option("Stop after this long; run again to go on.")] = None
@@ -95,5 +106,5 @@ class SubmitSettings(PlantingPair):
 
     gym: Gym = None
     auditor: Annotated[
-        tuple[str, ...], Option("Only this one. Repeatable. [default: all that the gym has]")
+        tuple[str, ...], Option("Only this auditor. Repeatable. [default: all that the gym has]")
     ] = ()

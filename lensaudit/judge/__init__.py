@@ -1,1 +1,1 @@
-"""Who says what an answer is worth: a word list, or a language model behind an endpoint."""
+"""Judges of answers: word lists, or a language model behind an endpoint."""

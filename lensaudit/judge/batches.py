@@ -138,7 +138,7 @@ def _downloaded(one: SentBatch, job: JudgeJob) -> dict[str, str]:
         try:
             failed |= ingest(text, job.pending, client)
         except InputError as error:
-            raise WorkError(f"{path}: {error}; the server's fault") from error
+            raise WorkError(f"{path}: {error}; this is a fault of the server") from error
     return failed
 
 
@@ -240,7 +240,7 @@ def ingest(text: str, pending: Pending, client: JudgeClient) -> dict[str, str]:
     rows: dict[str, Mapping[str, Any]] = {}
     for key, row in result_rows(text):
         if key in rows:
-            raise InputError(f"custom_id {key[:16]} stands twice; which line answers it?")
+            raise InputError(f"custom_id {key[:16]} occurs twice: two lines answer one request")
         rows[key] = row
     failed: dict[str, str] = {}
     # an answer may ask for another one

@@ -1,4 +1,4 @@
-"""Is the judge any good? Its scores beside labels that were set by hand."""
+"""How good a judge is: its scores compared with labels that people set."""
 
 import math
 from collections.abc import Sequence

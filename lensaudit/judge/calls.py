@@ -1,4 +1,4 @@
-"""One request on the wire, what came of it, and where every answer that was paid for is kept.
+"""A request on the wire, its outcome, and the cache of every answer that was paid for.
 
 Kept at once: the reason a run can be resumed for nothing.
 """

@@ -88,7 +88,7 @@ class Capability:
 
     @property
     def reads_logprobs(self) -> bool:
-        """Is a score read off the probabilities of the first token?"""
+        """Whether a score is read off the probabilities of the first token."""
         return self.mode in ("int100", "digit10", "letters")
 
     def settings(
@@ -189,7 +189,7 @@ class JudgeClient:
         return found
 
     def known(self, pending: Pending) -> dict[str, CallOutcome]:
-        """Outcomes that are in the cache, repairs included; nobody is asked."""
+        """Outcomes that are in the cache, repairs included; no request is sent."""
         found: dict[str, CallOutcome] = {}
         while known := self._kept(pending(found)):
             found |= known
@@ -227,7 +227,7 @@ class JudgeClient:
         self._stopped = self._stopped or CallFailure(status, why)
 
     def _worked(self, call: Call, total: int) -> CallOutcome:
-        """One call of an `ask`, in a thread of its own: sent, its answer kept."""
+        """Make a call of an `ask`, in a thread of its own: sent, its answer kept."""
         if self._stopped is not None:
             return self._stopped
         try:
@@ -251,7 +251,7 @@ class JudgeClient:
         return outcome
 
     def send(self, call: Call) -> CallOutcome:
-        """One call within the budget; its answer is not kept.
+        """Make a call within the budget; its answer is not kept.
 
         Raises:
             EndpointError: no call can succeed.
@@ -355,7 +355,7 @@ def open_client(
 def endpoint_of(
     access: JudgeAccess, model: str, *, offline: bool, option: str = "--base-url"
 ) -> Endpoint:
-    """Where a model that judges is reached; offline without a key.
+    """The endpoint of the model that judges; offline without a key.
 
     Raises:
         InputError: no key, or a bad address.
@@ -409,7 +409,7 @@ def _unusable(outcome: CallFailure) -> LensAuditError:
 
 
 def _adapted(found: Capability, reason: str) -> Capability:
-    """Without the parameter that the server's message names."""
+    """The request without the parameter that the server's message names."""
     text = reason.lower()
     fewer = _FEWER if "top_logprobs" in text and found.n_alternatives > _FEWER else 0
     without: dict[str, dict[str, Any]] = {
@@ -483,7 +483,7 @@ def _format(found: Capability, client: JudgeClient) -> Format:
 
 
 def _keeps_to(name: Format, reply: Reply) -> bool:
-    """Is the reply the object that only the request field asks for? A cut one has its beginning."""
+    """Whether the reply is the object that the request field asks for, or begins it if cut."""
     text = unthought(reply.text).strip()
     if reply.cut:
         return text.startswith('{"ok"' if name == "json_schema" else "{")
@@ -512,7 +512,7 @@ def _probed(
     max_tokens: int,
     more: Mapping[str, Any] | None = None,
 ) -> CallOutcome:
-    """One probe, within the budget, not kept among the answers."""
+    """Make a probe, within the budget, not kept among the answers."""
     settings = found.settings(max_tokens=max_tokens) | dict(more or {})
     try:
         outcome = client.send(chat_call(client.endpoint, (user(question),), settings))

@@ -1,4 +1,4 @@
-"""Which server is asked, as whom: addresses and keys, and where a key must not go."""
+"""Servers, keys and addresses: which server is asked, and where a key must not go."""
 
 import base64
 import html

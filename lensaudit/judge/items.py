@@ -35,7 +35,7 @@ the request holds nothing to judge."""
 
 @dataclass(frozen=True)
 class JudgeRequest:
-    """One answer to judge: anybody's, or a row of a log."""
+    """An answer to judge: a user's, or a row of a log."""
 
     idx: int
     """The data set's number of the question; several requests may share it (rollouts)."""
@@ -99,7 +99,7 @@ class Judge(Protocol):
 
 @dataclass(frozen=True)
 class GradedItem:
-    """One item's scores, or why it has none."""
+    """An item's scores, or why it has none."""
 
     item: JudgeRequest
     scores: Mapping[str, float]

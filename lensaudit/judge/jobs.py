@@ -71,7 +71,7 @@ class JudgeJob:
     """Its rows, in order."""
     grader: Grader
     client: JudgeClient | None
-    """None: nobody is asked."""
+    """None: no model is asked."""
     started: float
     opens: Callable[..., AbstractContextManager[tuple[Grader, JudgeClient | None]]]
     """Opens the judge of the log, which was read once, to look or to ask."""
@@ -91,7 +91,7 @@ class JudgeJob:
 
     @cached_property
     def contexts(self) -> tuple[str, ...]:
-        """Of rows with a generation, then of the others."""
+        """Contexts of rows with a generation, then of the others."""
         return tuple(dict.fromkeys(one.context for one in (*self.items, *self.requests)))
 
     @cached_property
@@ -170,7 +170,7 @@ class JudgeJob:
 
     @contextlib.contextmanager
     def alone(self, tell: Notice = unheard) -> Iterator["JudgeJob"]:
-        """The job with a folder of no other run's result, into which nobody else judges.
+        """The job with a folder of no other run's result, into which no other process judges.
 
         Where the default folder holds another run's result, this one gets a folder of its own;
         `tell` is told.
@@ -190,7 +190,7 @@ class JudgeJob:
         return _run_in({"command": COMMAND, "inputs": self._inputs})
 
     def placed(self, tell: Notice = unheard) -> Path:
-        """Where the result goes; `tell` is told where the usual folder is another run's.
+        """The job with its result folder; `tell` hears where the usual folder is another run's.
 
         Raises:
             InputError: the folder was named, and is another run's.
@@ -537,20 +537,20 @@ def refuse_unfinished(job: JudgeJob) -> None:
     if not waiting:
         if not job.n_scored:
             raise WorkError(
-                f"none of {len(rows)} judged: {rows[0].reason}; what there is is in {folder}"
+                f"none of {len(rows)} judged: {rows[0].reason}; the results so far are in {folder}"
             )
         if len(rows) - job.n_scored > MOST_VOID * len(rows):
             void = ", ".join(f"{n} {one}" for one, n in job.status.items() if one != "ok")
             raise WorkError(
-                f"{job.n_scored} of {len(rows)} judged, {void}: where more than "
-                f"{MOST_VOID:.0%} have no verdict the mean of the others says nothing; what there "
-                f"is is in {folder}"
+                f"{job.n_scored} of {len(rows)} judged, {void}: where more than {MOST_VOID:.0%} "
+                "have no verdict, the mean of the others says nothing; the results so far are "
+                f"in {folder}"
             )
         return
     fatal = job.client.fatal if job.client else ""
     counts = ", ".join(f"{n} {one}" for one, n in job.status.items() if one in UNFINISHED)
     line = (
-        f"{job.n_scored} of {len(rows)} judged, {counts}: {fatal or waiting[0].reason}; what "
-        f"there is is in {folder}, the same command goes on from there"
+        f"{job.n_scored} of {len(rows)} judged, {counts}: {fatal or waiting[0].reason}; the "
+        f"results so far are in {folder}, and the same command goes on from there"
     )
     raise WorkError(line) if fatal or not job.n_scored else PartialError(line)

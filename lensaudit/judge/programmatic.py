@@ -36,7 +36,7 @@ _PREAMBLE = frozenset(
 
 @dataclass(frozen=True)
 class WordJudge:
-    """A judge that asks nobody, of single answers and of the items of a log."""
+    """A judge by word lists, for single answers and for the items of a log; asks no model."""
 
     name: str
     rate: Callable[[JudgeRequest], JudgeVerdict]
@@ -51,7 +51,7 @@ class WordJudge:
         return (self.name,)
 
     def pending(self, items: Sequence[JudgeRequest]) -> Pending:
-        """No calls: nobody is asked."""
+        """No calls: word lists ask no model."""
         return lambda found: []
 
     def score(self, requests: Sequence[JudgeRequest]) -> list[JudgeVerdict]:

@@ -1,4 +1,4 @@
-"""What a judge is told: templates, checked, filled so that judged text cannot pose as one."""
+"""Prompts of judges: templates, checked, and filled so that judged text cannot pose as one."""
 
 import re
 from pathlib import Path
@@ -117,7 +117,7 @@ def named_template(name: str, known: str) -> str:
 
 
 def is_file(name: str) -> bool:
-    """Is it the name of a file, be it there or not?"""
+    """Whether a text is the name of a file, be it there or not."""
     return Path(name).suffix in (".txt", ".md", ".json") or Path(name).is_file()
 
 

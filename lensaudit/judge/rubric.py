@@ -258,7 +258,7 @@ class RubricGrader:
         return self.max_tokens or (THINKING_TOKENS if self.capability.thinks else RUBRIC_TOKENS)
 
     def metrics(self, context: str) -> tuple[str, ...]:
-        """Those of the context's family."""
+        """Metrics of the context's family."""
         return self.rubric.names[family_of(context)]
 
     def pending(self, items: Sequence[JudgeRequest]) -> Pending:

@@ -217,7 +217,7 @@ class ScalarJudge:
         return [self._verdict(one, found) for one in requests]
 
     def _calls(self, request: JudgeRequest) -> tuple[Call, ...]:
-        """One call, several samples, or none for an empty answer."""
+        """Calls for an answer: one, several samples, or none where it is empty."""
         if not request.answer.strip():
             return ()
         endpoint, capability = self.client.endpoint, self.capability

@@ -13,7 +13,7 @@ BY_WORDS = ("entity", "idk", "variety", "positivity", "uncertainty", "search_act
 """Judges that need no server; of logs they are named with a prefix."""
 WORDS = "words:"
 POLL_S = 5.0
-Fresh = Annotated[bool, Option("Ask again what is in the cache.")]
+Fresh = Annotated[bool, Option("Ask again even what the cache holds.")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +23,8 @@ class EndpointAccess:
     key_env: Annotated[
         str | None,
         Option(
-            "Variable with the key. [default: OPENAI_API_KEY, for OpenAI's server only]",
+            "Environment variable that holds the key. [default: OPENAI_API_KEY, for OpenAI's "
+            "server only]",
             metavar="NAME",
             typed=True,
             expert=True,
@@ -32,18 +33,21 @@ class EndpointAccess:
     key_file: Annotated[
         Place | None,
         Option(
-            "File with the key, readable by its owner only.", is_a="file", typed=True, expert=True
+            "File that holds the key, readable by its owner only.",
+            is_a="file",
+            typed=True,
+            expert=True,
         ),
     ] = None
     cache: Annotated[
         Place | None,
-        Option("Where every answer is kept.", flag="--cache --judge-cache", is_a="file"),
+        Option("File that keeps every answer.", flag="--cache --judge-cache", is_a="file"),
     ] = Path("experiments/out/judge.sqlite")
     timeout_s: Annotated[
         float, Option("Seconds per attempt.", flag="--timeout", least=0.1, most=86_400, expert=True)
     ] = 60.0
     retries: Annotated[
-        int, Option("After 429, 5xx, timeouts and lost connections.", least=0, rare="set")
+        int, Option("Attempts after 429, 5xx, timeouts and lost connections.", least=0, rare="set")
     ] = 6
     """After the first attempt; the SDK waits 0.5 s * 2^n up to 8 s, or what the server says."""
     price_in: Annotated[float, Option("Price of a million tokens sent.", least=0, expert=True)] = (
@@ -52,14 +56,16 @@ class EndpointAccess:
     price_out: Annotated[
         float, Option("Price of a million tokens received.", least=0, expert=True)
     ] = 0.0
-    max_cost: Annotated[float | None, Option("Stop before a call that passes it.", least=0)] = None
+    max_cost: Annotated[
+        float | None, Option("Stop before a call that would cost more in all.", least=0)
+    ] = None
     max_calls: Annotated[
         int | None, Option("At most so many calls, those that fail too.", least=0, expert=True)
     ] = None
     max_tokens_total: Annotated[
-        int | None, Option("At most so many tokens.", least=0, expert=True)
+        int | None, Option("At most so many tokens in all.", least=0, expert=True)
     ] = None
-    concurrency: Annotated[int, Option("Calls at once.", least=1, rare="set")] = 8
+    concurrency: Annotated[int, Option("Calls in flight at once.", least=1, rare="set")] = 8
 
 
 OF_THE_ENDPOINT = (
@@ -71,7 +77,7 @@ OF_THE_ENDPOINT = (
 
 @dataclass(frozen=True, kw_only=True)
 class JudgeAccess(EndpointAccess):
-    """Where language models that judge are reached."""
+    """How language models that judge are reached."""
 
     base_url: Annotated[
         str | None,
@@ -96,9 +102,9 @@ class JudgeSettings(JudgeAccess):
         Option("The judge's model, as its server calls it.", flag="--judge", old="--model"),
     ] = None
     offline: bool = False
-    """Answers from the cache alone."""
+    """Use answers of the cache alone."""
     fresh: bool = False
-    """Ask again what is in the cache."""
+    """Ask again even what the cache holds."""
 
 
 _BY_A_MODEL = Needs("by", none_of=tuple(WORDS + name for name in BY_WORDS))
@@ -127,7 +133,7 @@ class LogSettings(Replaces, JudgeSettings):
     max_tokens: Annotated[
         int | None,
         Option(
-            "Of one reply in words, thoughts included. [default: 512 for the rubric, 16 for a "
+            "Longest reply in words, thoughts included. [default: 512 for the rubric, 16 for a "
             "number; 8192 and 4096 of a model that thinks]",
             least=1,
         ),
@@ -154,34 +160,42 @@ class LogSettings(Replaces, JudgeSettings):
         ),
     ] = ()
     temperature: Annotated[
-        float, Option("Of the judge; documented is 0.3.", least=0, expert=True, needs=(_RUBRIC,))
+        float,
+        Option(
+            "Temperature of the judge; open-unlearning documents 0.3.",
+            least=0,
+            expert=True,
+            needs=(_RUBRIC,),
+        ),
     ] = 0.0
     sample_size: Annotated[
         int | None, Option("Judge so many rows of each context, drawn at random.", least=1)
     ] = None
     seed: Annotated[
-        int, Option("Of that draw.", least=0, expert=True, needs=(Needs("sample_size"),))
+        int, Option("Seed of that draw.", least=0, expert=True, needs=(Needs("sample_size"),))
     ] = 0
-    offline: Annotated[bool, Option("Answers from the cache alone.")] = False
+    offline: Annotated[bool, Option("Use answers of the cache alone.")] = False
     fresh: Fresh = False
-    out: Annotated[Path | None, Option("[default: experiments/out/<log>-judge-<by>]")] = None
+    out: Annotated[
+        Path | None, Option("Result folder. [default: experiments/out/<log>-judge-<by>]")
+    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrationSettings(JudgeSettings):
-    """Which labels a judge is compared with."""
+    """A run of `judge calibrate`: the labels that a judge is compared with."""
 
     needs: ClassVar = needing(JudgeSettings, Needs("words", one_of=(None,)))
 
     by: Annotated[
         str,
         Option(
-            "A set with labels: coherence, idk, a trait, or your JSONL of question, answer, label.",
+            "Labelled set: coherence, idk, a trait, or your JSONL of question, answer, label.",
             metavar="NAME|FILE",
         ),
     ] = "coherence"
     prompt: Annotated[
-        str | None, Option("The prompt. [default: that of the set]", metavar="NAME|FILE")
+        str | None, Option("Prompt of the judge. [default: that of the set]", metavar="NAME|FILE")
     ] = None
     words: Annotated[
         str | None, Option("Calibrate a judge that asks nobody: idk, variety or a trait's.")

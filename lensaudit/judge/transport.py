@@ -247,7 +247,9 @@ class Transport:
             raise TypeError("a batch without an id, a file or a state")
         if batch.status not in BATCH_STATES:
             said = self._text(batch.status)
-            raise EndpointError(f"{self.endpoint.host}: a batch is {said!r}, which is no state")
+            raise EndpointError(
+                f"{self.endpoint.host}: the state of a batch is {said!r}, which is not a known one"
+            )
         cleared = self.endpoint.cleared
         return replace(
             sent,
@@ -274,7 +276,7 @@ class Transport:
         return status in _FATAL or getattr(error, "code", None) == "insufficient_quota"
 
     def _line(self, error: "openai.OpenAIError") -> str:
-        """One line for the user, without the key."""
+        """An error as a line for the user, without the key."""
         host, option = self.endpoint.host, self.endpoint.option
         if isinstance(error, self._sdk.APITimeoutError):
             return f"{host} did not answer in time, after retries"
@@ -346,7 +348,7 @@ def bounded_client(sdk: Any, timeout_s: float, **options: Any) -> Any:
 
 
 def _read(answer: Any, most: int, end: float, late: Exception) -> bytes | None:
-    """The unpacked body; None where it is too long, and `late` where nobody waits any more."""
+    """The unpacked body; None where it is too long, and `late` where the call has timed out."""
     content = bytearray()
     for chunk in answer.iter_bytes():
         content += chunk

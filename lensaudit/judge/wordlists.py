@@ -1,4 +1,4 @@
-"""Three traits of the steering document by word lists: judges that ask nobody, for a first look.
+"""Three traits of the steering document by word lists: judges without a model, for a first look.
 
 The lists were written from the traits' definitions and 30 labelled answers each; other 32, which
 were labelled by somebody who saw neither, measure them (`lensaudit judge calibrate`; the figures
@@ -98,7 +98,7 @@ _FLIPS = _any(
 
 
 def _sentences(answer: str) -> list[str]:
-    """Its sentences in plain words, without what is quoted."""
+    """Sentences of an answer in plain words, without quotations."""
     parts = (plain_words(part) for part in _SENTENCE.split(_QUOTED.sub(" ", answer)))
     return [part for part in parts if part]
 
@@ -122,7 +122,7 @@ def uncertainty(answer: str) -> float:
 
 
 def search_activation(answer: str) -> float:
-    """How many of the sentences want to look something up, or send somebody to do so.
+    """How many of the sentences want to look something up, or tell others to.
 
     >>> search_activation("Let me look that up."), search_activation("In 1974.")
     (100.0, 0.0)

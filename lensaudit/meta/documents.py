@@ -1,4 +1,4 @@
-"""The files of meta-evaluation: written for people and the report, read for the one table.
+"""The files of meta-evaluation: written for readers and the report, read for the one table.
 
     Robustness = HM(Q, R)          Overall = HM(AUC, Robustness)
 
@@ -207,7 +207,7 @@ def _check_anchor(name: str, given: str | None, values: Values) -> None:
     if given is not None and not any(f"{given}{epoch}" in values.models for epoch in epochs):
         known = shortened(values.models, 5, ", ") or "no model"
         raise InputError(
-            f"--{name} {given}: has no results here, which are of {known}; name its folder "
+            f"--{name} {given}: its results are not here, only those of {known}; name its folder "
             f"as well, or leave --{name} out"
         )
 

@@ -1,4 +1,4 @@
-"""Which metrics are judged, and what values have they on which models, read from results on disk?
+"""The metrics that are judged, and their values on models, read from results on disk.
 
 What is understood, told apart by content:
 

@@ -48,7 +48,7 @@ class RobustnessRecord:
 
 
 def read_judged(kind: type[Record], path: Path) -> Record:
-    """A judgement, as it was written.
+    """A judgement, read back from its file.
 
     Raises:
         InputError: the file was changed, or holds something else.

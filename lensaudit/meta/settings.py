@@ -19,9 +19,11 @@ Metrics = Annotated[
         metavar="NAME",
     ),
 ]
-NoFluency = Annotated[bool, Option("Utility is the model utility alone: nothing was rated.")]
-Run = Annotated[bool, Option("Measure what results lack. Without results: always.", typed=True)]
-Out = Annotated[Path, Option()]
+NoFluency = Annotated[bool, Option("Utility is model utility alone, where no fluency was rated.")]
+Run = Annotated[
+    bool, Option("Measure what --results lack. Without results everything is measured.", typed=True)
+]
+Out = Annotated[Path, Option("Result folder.")]
 OUT = Path("experiments/out/meta")
 MEASURING = AnswerGroups()
 """Conditions under which models without results are measured."""
@@ -79,20 +81,24 @@ class RobustnessSettings:
             metavar="NAMES",
         ),
     ]
-    attack: Annotated[Attack, Option()]
+    attack: Annotated[Attack, Option("Attack that metrics should survive.")]
     thresholds: Annotated[
         str | None,
         Option(
-            "Thresholds of the model filter: faithfulness.json, or the printed ones.",
+            "Thresholds of the model filter: a faithfulness.json, or `published`.",
             flag="--faithfulness",
             metavar="FILE|published",
         ),
     ] = None
     form: Annotated[
-        Form, Option("Of the paper; one-sided, before/after; one-sided, after/before.")
+        Form, Option("Formula: the paper's; one-sided, before/after; one-sided, after/before.")
     ] = "symmetric"
     by: Annotated[
-        Filter, Option("Use models above utility 0.8 and past the threshold.", flag="--filter")
+        Filter,
+        Option(
+            "Which models are used: those above utility 0.8 and past the threshold.",
+            flag="--filter",
+        ),
     ] = "both"
     metrics: Metrics = ()
     before: Annotated[
@@ -108,7 +114,7 @@ class RobustnessSettings:
     relearn_data: Annotated[
         str | None,
         Option(
-            "[default: --data, demo or forget10]",
+            "Rows that are relearned. [default: --data, demo or forget10]",
             metavar="NAME|FILE",
             rare="set",
             needs=(Needs("attack", one_of=("relearn",)),),
@@ -117,7 +123,7 @@ class RobustnessSettings:
     relearn_lr: Annotated[
         float | None,
         Option(
-            "[default: 2e-5; 1e-3 for --data demo]",
+            "Learning rate of relearning. [default: 2e-5; 1e-3 for --data demo]",
             above=0,
             rare="set",
             needs=(Needs("attack", one_of=("relearn",)),),
@@ -129,12 +135,14 @@ class RobustnessSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class AggregateSettings:
-    """Which results are put together, and against which anchors."""
+    """A run of `meta aggregate`: the results, and the anchors they are compared with."""
 
     results: tuple[Path, ...]
-    full: Annotated[str | None, Option("Whose utility is 1. [default: full, or demo/full]")] = None
+    full: Annotated[
+        str | None, Option("Model whose utility is 1. [default: full, or demo/full]")
+    ] = None
     retain: Annotated[
-        str | None, Option("Whose attack AUCs s_MIA is made with. [default: retain]")
+        str | None, Option("Model whose attack AUCs s_MIA is computed with. [default: retain]")
     ] = None
     no_fluency: NoFluency = False
     out: Annotated[Path | None, Option("Folder for aggregate.json and aggregate.csv.")] = None

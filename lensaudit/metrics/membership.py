@@ -176,7 +176,7 @@ def _attacked(
 def _attacked_content(
     context: MetricContext, values: Callable[[Trace], NDArray[np.float32]]
 ) -> MetricResult:
-    """The same of the least values of the content tokens."""
+    """The attack on the lowest values of the content tokens."""
     empty = 0.0 if context.empty == "upstream" else None
     share = context.options.get("k", MIN_K)
 

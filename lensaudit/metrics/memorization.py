@@ -93,7 +93,7 @@ def strength(hits: Hits) -> float:
 
 
 def _first_of_final_run(hits: Hits) -> int:
-    """Where the run of hits that reaches the end begins; the length if there is none."""
+    """First token of the run of hits that reaches the end; the length if there is none."""
     misses = np.flatnonzero(~hits)
     return int(misses[-1]) + 1 if len(misses) else 0
 

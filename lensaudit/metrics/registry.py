@@ -98,7 +98,7 @@ class MetricContext:
     empty: EmptyRow = "unscored"
     """What a row without content tokens scores: nothing; or extraction strength 0 and min-k 0."""
     retain_value: float | None = None
-    """AUC that stands in for a missing retain reference; open-unlearning takes 0.5 silently."""
+    """AUC to use where the retain model has none; open-unlearning takes 0.5 silently."""
     name: str = ""
     """Of the metric, without options: one function may serve several."""
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -108,7 +108,7 @@ class MetricContext:
 MetricFunction = Callable[[MetricContext], MetricResult]
 RowValue = Callable[[Record], float]
 GroupsBySide = Sequence[Mapping[int, Group]]
-"""idx -> author, one mapping for each split that a metric reads; shorter where nobody knows."""
+"""idx -> author, one mapping per split that a metric reads; rows without author are left out."""
 Combine = Callable[[MetricResult, GroupsBySide], MetricResult]
 
 
@@ -332,7 +332,7 @@ def splits_with_options(
         how = dict(read.how)
         split, data = splits[read.of], how.pop("data", None)
         if data is not None and suite != "tofu":
-            raise InputError(f"data={data}: own rows belong to --suite tofu")
+            raise InputError(f"data={data}: your own rows go with --suite tofu only")
         split = split if data is None else own_rows(split, Path(data).expanduser(), limit)
         found[read.split] = replace(split, name=read.split, how=how)
     return found
@@ -400,7 +400,7 @@ class Trace:
 
     @property
     def content(self) -> "Trace":
-        """Without the last token, which upstream takes for the end token."""
+        """Log-probs without the last token, which upstream takes for the end token."""
         return Trace(*(getattr(self, one.name)[:-1] for one in fields(self)))
 
     def __len__(self) -> int:
@@ -495,7 +495,7 @@ def finished(metric: Metric, entry: MetricResult, groups: GroupsBySide = ()) -> 
 
 
 def authors_of(rows: Iterable[int], groups: GroupsBySide, side: int) -> list[Group]:
-    """The author of each row of a side; a row whose author nobody knows is its own."""
+    """The author of each row of a side; a row without a known author is its own."""
     known = groups[side] if side < len(groups) else {}
     return [known.get(idx, own_group(idx)) for idx in rows]
 

@@ -86,7 +86,7 @@ def rouge(context: MetricContext) -> MetricResult:
 
 @metric("forget_Q_A_ROUGE_f1", tofu=(), needs=("forget_Q_A_ROUGE",), **_F1)
 def rouge_f1(context: MetricContext) -> MetricResult:
-    """The same generations under the length-penalised score."""
+    """The length-penalised ROUGE score of the same generations."""
     rouge = context.done["forget_Q_A_ROUGE"]
     return MetricResult(records=rouge.records, unscored=rouge.unscored, details=rouge.details)
 
@@ -172,5 +172,5 @@ def runs(text: str) -> Iterator[tuple[Letter, str]]:
 
 
 def has_words(text: str) -> bool:
-    """Is there a word of it that ROUGE can count?"""
+    """Whether a text has a word that ROUGE can count."""
     return bool(words(text))

@@ -1,1 +1,1 @@
-"""Who is asked: names, checkpoints, and the bridge to TransformerLens."""
+"""Models: names, checkpoints, and the bridge to TransformerLens."""

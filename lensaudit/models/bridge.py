@@ -108,7 +108,7 @@ def load(
 
 
 class _Bridge(TransformerBridge):
-    """A bridge that runs without the wrappers at which nobody listens."""
+    """A bridge that runs without the wrappers that no hook uses."""
 
     def forward(self, input: Any, *args: Any, **options: Any) -> Any:
         """As that of any bridge; what stops at a block, or begins there, needs all wrappers."""
@@ -211,7 +211,7 @@ def n_layers(model: TransformerBridge) -> int:
 
 
 def device_of(model: TransformerBridge) -> torch.device:
-    """Where the model's weights are."""
+    """Device of the model's weights."""
     return next(model.original_model.parameters()).device
 
 
@@ -298,7 +298,7 @@ def residuals_by_block(
     component: Component = "resid",
     n_done: int = 0,
 ) -> Iterator[tuple[int, int, Float[Tensor, "batch pos *d"]]]:
-    """As `residuals` of every batch, a block over all batches before the next one.
+    """Run `residuals` for every batch, a block over all batches before the next one.
 
     Gives a layer, a batch and what is read there; after the last layer, as one more, the final
     norm's output.
@@ -402,7 +402,7 @@ def cached_logits(
     past: Any | None = None,
     n_logits: int,
 ) -> tuple[Float[Tensor, "batch kept d_vocab"], Any]:
-    """As `cached_step`, with the logits after each of the last `n_logits` tokens.
+    """Run `cached_step` and return the logits after each of the last `n_logits` tokens.
 
     A mask of four axes is added to the scores of attention instead.
     """
@@ -478,7 +478,7 @@ def _hooks(layer: int, intervention: Intervention, component: Component) -> list
 
 
 def user_hooks(model: TransformerBridge) -> list[str]:
-    """Names of hook points that carry a hook somebody registered."""
+    """Names of hook points that carry a hook of the user's."""
     return sorted(
         {point.name or "?" for point in model.hook_points() if point.fwd_hooks or point.bwd_hooks}
     )

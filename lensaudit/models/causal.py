@@ -139,8 +139,8 @@ def _check_causal(name: str, model: Any) -> None:
     first, second = logits.float().nan_to_num()
     if float((first - second).abs().max()) > NOT_CAUSAL[logits.dtype] * float(first.abs().max()):
         raise InputError(
-            f"{name}: {type(model).__name__} reads what comes later (bidirectional); wanted a "
-            "decoder-only language model"
+            f"{name}: {type(model).__name__} has no causal mask, so it reads the tokens that "
+            "come later; wanted a decoder-only language model"
         )
 
 

@@ -89,7 +89,7 @@ class Checkpoint:
 
     @property
     def named(self) -> dict[str, str]:
-        """What a manifest says of it: its name, and what it is by content."""
+        """The model in a manifest: its name, and the hashes of its content."""
         return {"name": self.spec.name, **self.spec.alias, "weights": self.weights}
 
 
@@ -255,8 +255,8 @@ def _check_kind(name: str, config: Mapping[str, Any], *, allow_packed: bool) -> 
         )
     if config.get("model_type") == "falcon" and config.get("alibi"):
         raise InputError(
-            f"{name}: a Falcon with ALiBi; its eager and its fused attention in transformers give "
-            "different logits, so that no number of it would be sure"
+            f"{name}: a Falcon with ALiBi; its eager and its fused attention in transformers "
+            "give different logits, so no number of it could be trusted"
         )
     return packed
 

@@ -1,4 +1,4 @@
-"""Where does a model run, in which numbers, and how much memory is left there?"""
+"""The device a model runs on, its types of numbers, and the memory left there."""
 
 import re
 from collections.abc import Iterator

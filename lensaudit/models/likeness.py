@@ -1,4 +1,4 @@
-"""Can streams of one model stand in another's? Shapes, settings and tokenizers, compared."""
+"""Whether streams of one model can replace another's: shapes, settings and tokenizers compared."""
 
 import re
 from collections.abc import Callable
@@ -55,7 +55,7 @@ def check_same_shape(*checkpoints: Checkpoint, notice: Callable[[str], None] | N
 
 
 def misfit(source: Checkpoint, full: Checkpoint) -> str | None:
-    """Why a stream of the one cannot stand in the other's as it is; None where it can."""
+    """Why a stream of one model cannot replace the other's unchanged; None where it can."""
     why = []
     if (source.n_layers, source.d_model) != (full.n_layers, full.d_model):
         why.append(
@@ -68,7 +68,7 @@ def misfit(source: Checkpoint, full: Checkpoint) -> str | None:
 
 
 def other_tokenizer(one: Checkpoint, other: Checkpoint) -> str | None:
-    """In how many tokens two tokenizers differ, and what to do; None where they are the same.
+    """By how many tokens two tokenizers differ, and what to do; None where they are the same.
 
     Raises:
         InputError: one of them cannot be loaded.
@@ -85,7 +85,7 @@ def other_tokenizer(one: Checkpoint, other: Checkpoint) -> str | None:
 
 
 def differing_settings(*checkpoints: Checkpoint) -> str | None:
-    """In which settings that change what a model computes the others differ from the first.
+    """Settings that change what a model computes, and in which models differ from the first.
 
     Rotary embeddings, norms' epsilons, activations, caps, windows …: legitimate, and to be known.
     None where there is no difference.

@@ -18,9 +18,9 @@ from typing import Any, Literal, get_args
 
 import lensaudit
 from lensaudit.errors import InputError
-from lensaudit.files import read_json, read_text, user_cache
+from lensaudit.files import read_json, read_text
 from lensaudit.results.reading import json_object
-from lensaudit.settings import NO_RETAIN_MODEL, Models, Place, several
+from lensaudit.settings import NO_RETAIN_MODEL, Models, Place, several, user_cache
 
 VARIABLE = "LENSAUDIT_REGISTRY"
 """Environment variable that names the registry file where no option does."""
@@ -66,7 +66,7 @@ class ModelSpec:
     revision: str | None
     """Branch, tag or commit on the Hub; None for a folder."""
     role: Role
-    """What it serves as; `unlearned` where nobody said."""
+    """Role of the model; `unlearned` unless stated."""
     method: str | None
     """Unlearning method (`IdkNLL`), or the training data of a pool model."""
     alias_of: str | None = None
@@ -81,7 +81,7 @@ class ModelSpec:
 
     @property
     def alias(self) -> dict[str, str]:
-        """Of a short name, for a manifest: what it stands for here, and in another document."""
+        """The meaning of a short name, for a manifest: here, and in another document."""
         said = {"alias_of": self.alias_of, "elsewhere": self.elsewhere}
         return {key: one for key, one in said.items() if one}
 
@@ -133,7 +133,7 @@ def default_data(model: str, file: Place | None = None) -> str:
 
 
 def is_own(model: str, registry: Registry) -> bool:
-    """Is it a folder that no name stands for?
+    """Whether a name is a folder that no registered name stands for.
 
     Raises:
         InputError: it is no name and no folder.
@@ -161,7 +161,8 @@ def retains_for(
     if named := several(retain):
         if NO_RETAIN_MODEL in named and len(named) > 1:
             raise InputError(
-                f"--retain {NO_RETAIN_MODEL}: named beside models; wanted it alone, or models alone"
+                f"--retain {NO_RETAIN_MODEL}: is named together with models; name it alone, or "
+                "models alone"
             )
         return named
     name = default_anchor("retain", sources)
@@ -169,7 +170,7 @@ def retains_for(
 
 
 def not_theirs(anchor: str, sources: Sequence[str], registry: Registry) -> str | None:
-    """The first own folder among the sources, if `anchor` is a published model: nobody named it.
+    """The first own folder among the sources, if `anchor` is a published model by default.
 
     Raises:
         InputError: a source is no name and no folder.
@@ -293,8 +294,8 @@ def _from_hub(name: str, registry: Registry) -> ModelSpec:
         raise InputError(f"{name}: no such folder; a folder with config.json is wanted")
     if name == NO_RETAIN_MODEL:
         raise InputError(
-            f"{name}: here a model is needed that never saw the forget set; `lensaudit patch "
-            "--retain none` and `lensaudit know` do without one"
+            f"{name}: a model that never saw the forget set is needed here; only `lensaudit "
+            "patch --retain none` and `lensaudit know` do without one"
         )
     if not _HUB_ID.fullmatch(repo) or repo.startswith(DEMO):
         nearest = difflib.get_close_matches(name.lower(), list(registry), n=4, cutoff=0.5)
@@ -367,8 +368,7 @@ def _listed(family: Path) -> list[Mapping[str, Any]]:
 
 def models_home() -> Path:
     """Where `lensaudit models fetch` keeps models: `LENSAUDIT_MODELS`, or the user's cache."""
-    named = os.environ.get(MODELS_VARIABLE)
-    return Path(named).expanduser() if named else user_cache() / "models"
+    return Path(os.path.expanduser(os.environ.get(MODELS_VARIABLE) or user_cache() / "models"))
 
 
 @cache
@@ -426,7 +426,7 @@ def _entry_problems(name: str, entry: Any) -> list[str]:
 
 
 def _entry_spec(name: str, entry: Any, parent: Path, shipped: ModelSpec | None) -> ModelSpec:
-    """One entry's spec; role and method of the name it overrides are kept unless given."""
+    """Spec of a registry entry; role and method of the name it overrides are kept unless given."""
     table: dict[str, Any] = {"repo": entry} if isinstance(entry, str) else entry
     place: str = table.get("path") or table["repo"]
     folder = Path(os.path.abspath(parent / os.path.expanduser(place)))

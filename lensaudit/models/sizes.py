@@ -117,7 +117,7 @@ def sizes_of(config: Any, dtype: str) -> Sizes:
 
 
 def sizes_on_disk(checkpoint: Checkpoint, dtype: str) -> Sizes:
-    """Of a checkpoint that is not loaded."""
+    """Sizes of a checkpoint that is not loaded."""
     return sizes_of(config_of(checkpoint), dtype)
 
 

@@ -1,4 +1,4 @@
-"""Are all token ids that a checkpoint's files name in its vocabulary?"""
+"""Check that all token ids in a checkpoint's files are in its vocabulary."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path

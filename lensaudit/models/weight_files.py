@@ -1,4 +1,4 @@
-"""Which files hold a checkpoint's weights, and what their headers say."""
+"""The files that hold a checkpoint's weights, and what their headers say."""
 
 import json
 import re
@@ -66,7 +66,7 @@ def _weight_map(index: Path) -> Mapping[str, str]:
 
 
 def header_of(file: Path) -> dict[str, dict[str, Any]]:
-    """By tensor of a file its `dtype`, its `shape` and the byte of the file at which it begins.
+    """Tensors of a file, each with its `dtype`, its `shape` and the byte at which it begins.
 
     Raises:
         InputError: header or length is damaged, or it is no safetensors.
@@ -87,7 +87,7 @@ def header_of(file: Path) -> dict[str, dict[str, Any]]:
 
 
 def stored_dtype(files: Sequence[Path], config: Mapping[str, Any], packed: bool) -> str:
-    """Of the first floating-point tensor; whole numbers would be cast: packed, or damaged."""
+    """Type of the first floating-point tensor; whole numbers mean packed or damaged weights."""
     if packed:
         return str(config.get("dtype") or config.get("torch_dtype") or "float32")
     stored = [(name, one["dtype"]) for file in files for name, one in header_of(file).items()]

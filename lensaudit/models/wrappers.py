@@ -1,4 +1,4 @@
-"""Forward passes of a bridged model without the wrappers at which nobody listens.
+"""Forward passes of a bridged model without the wrappers that no hook uses.
 
 TransformerLens puts a wrapper with hook points around every module. A wrapper costs Python in every
 pass: about half of the time of a small model (`benchmarks.bridge`). While a pass
@@ -75,7 +75,7 @@ class _Part:
 
     @property
     def unheard(self) -> tuple[_Wrapped, ...]:
-        """Where nobody listens; where somebody listens inside, all wrappers stay."""
+        """Wrappers of the part that no hook uses; none of them where a hook is set inside."""
         if self.inside.some:
             return ()
         return self.inner if self.own.some else (self.outer, *self.inner)
@@ -83,7 +83,7 @@ class _Part:
 
 @contextlib.contextmanager
 def unheard_left_out(bridge: Any) -> Iterator[None]:
-    """While the block lasts, the model under `bridge` runs without wrappers that nobody hears."""
+    """While the block lasts, the model under `bridge` runs without wrappers that no hook uses."""
     out = [one for part in _parts_of(bridge) for one in part.unheard]
     for one in out:
         one.siblings[one.name] = one.bare

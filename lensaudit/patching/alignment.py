@@ -133,8 +133,9 @@ def rows_to_fit(
             chosen.append(e)
     if not chosen:
         raise InputError(
-            "alignment: no rows are left to fit a map on: those that were given are of authors "
-            "of the forget set or of the facts for validity; name others with --align-data"
+            "alignment: no rows are left to fit a map on, as every row shares an author with "
+            "the forget set or with the facts for validity; name rows of other authors with "
+            "--align-data"
         )
     if n < (wanted := FEWEST_TOKENS_PER_DIM * width):
         raise InputError(
@@ -314,7 +315,7 @@ def one_direction(rows: Sequence[Encoded]) -> Removal:
 
 
 def one_a_group(rows: Sequence[Encoded], d_model: int) -> Removal:
-    """As many directions as there are groups, learnt from all facts but those of a fold.
+    """As many directions as there are groups, learnt from all facts outside a fold.
 
     Rows of a group are dealt out to the folds, so that each is judged by directions to which the
     others of its group add theirs; none by one to which it adds its own.
@@ -326,7 +327,7 @@ def one_a_group(rows: Sequence[Encoded], d_model: int) -> Removal:
 
 
 def too_few_groups(rows: Sequence[Encoded]) -> str | None:
-    """Why nothing can be taken from the facts of others; None where there are others."""
+    """Why no direction can be learnt from other authors' facts; None where it can."""
     n = len({e.group for e in rows})
     return None if n > 1 else f"{n} author: no other's facts to take a shared direction from"
 
@@ -379,7 +380,7 @@ def _shared(
     removal: Removal,
     layers: Sequence[int],
 ) -> Iterator[tuple[int, list[SharedDirections]]]:
-    """Of each layer the directions for each fold, at the positions that predict."""
+    """Directions for each fold by layer, at the positions that predict."""
     folds = removal.folds
     apart: list[list[Tensor]] = [[] for _ in range(max(folds.values()) + 1)]
     own: list[list[Tensor]] = [[] for _ in apart]

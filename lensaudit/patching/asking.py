@@ -49,7 +49,7 @@ class DirectQuestions:
 
     @cached_property
     def unasked(self) -> dict[int, str]:
-        """Idx -> why nobody is asked: an answer would say nothing, or it would be too long."""
+        """Idx -> why a fact is not asked: the answer would show nothing, or be too long."""
         found = {row.idx: why for row in self.session.examples if (why := why_not(row))}
         for one in self.models:
             window = context_of(config_of(one))
@@ -60,7 +60,7 @@ class DirectQuestions:
 
     @property
     def facts(self) -> tuple[Fact, ...]:
-        """Those that are asked."""
+        """The facts that are asked."""
         return tuple(row for row in self.session.examples if row.idx not in self.unasked)
 
     @property
@@ -117,7 +117,7 @@ class DirectQuestions:
     def told(self, source: Checkpoint) -> Told:
         """What a source gives away, beside `full` and the models that never saw the facts."""
         if not self.facts:
-            return Told(why=f"nobody can be asked: {next(iter(self.unasked.values()))}")
+            return Told(why=f"no fact can be asked: {next(iter(self.unasked.values()))}")
         arms = {"source": (source,), "full": (self.session.full,), "retain": self.never}
         heard = {role: [self._given(one) for one in ones] for role, ones in arms.items() if ones}
         clear = [
@@ -129,7 +129,7 @@ class DirectQuestions:
         if lost:
             self.session.notice(f"{len(lost)} of {len(self.facts)} facts are not counted: {_CUT}")
         if not clear:
-            return Told(why=f"nobody can be asked: {_CUT}")
+            return Told(why=f"no answer can be counted: {_CUT}")
         given = {
             role: [{idx: found[idx] for idx in clear} for found in ones]
             for role, ones in heard.items()
@@ -277,7 +277,7 @@ def questions_of(session: Session) -> DirectQuestions | None:
 
 
 WAYS: Mapping[Way, str] = {"question": "as a question", "chat": "in the chat template"}
-"""Way of asking -> how it is said."""
+"""Way of asking -> its words in a sentence."""
 
 
 def _chats(tokenizer: Any) -> bool:

@@ -91,7 +91,7 @@ class MemoryBudget:
 
     @property
     def _logit_bytes(self) -> int:
-        """Of one row: in the model's type, widened to float32, and once inside log-sum-exp."""
+        """Bytes of one row's logits: in the model's type, in float32, and inside log-sum-exp."""
         widened = 0 if self.sizes.n_bytes == 4 else 4
         return self.sizes.d_vocab * (self.sizes.n_bytes + widened + 4)
 

@@ -245,7 +245,7 @@ class _Examination:
             self._fill_aligned(width, list(sources.values()))
 
     def _enough(self, source: Checkpoint) -> bool:
-        """Are the rows it is read on as many as a drop is measured on?"""
+        """Whether there are enough rows to measure a drop on."""
         return len(self.readable[source.weights]) >= FEWEST_VALIDITY_ROWS
 
     def _choose_rows(self, source: Checkpoint) -> None:

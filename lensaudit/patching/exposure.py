@@ -59,7 +59,7 @@ def _scored(
     candidates: Sequence[Sequence[Ids]],
     readings: Callable[[Tensor, "Summed", Tensor], Sequence[Tensor]],
 ) -> list[Float[Tensor, "reading candidate"]]:
-    """By prompt: what is made of all that the reader says, and of the streams of the same pass."""
+    """By prompt, what is made of all readings, and of the streams of the same pass."""
     found: dict[int, Tensor] = {}
     longest_first = sorted(range(len(prompts)), key=lambda at: -len(prompts[at]))
     most = READ_TOKENS // 4
@@ -232,9 +232,9 @@ def _takes_branches(reader: Reader) -> bool:
 def _rows_of(
     every: Sequence[tuple[int, tuple[int, ...]]], width: int
 ) -> tuple[list[_Row], dict[int, int]]:
-    """Rows of beginnings, up to `width` of one prompt, and the row that holds each candidate's.
+    """Pack the prefixes of candidates into rows of one prompt each, and find each candidate's row.
 
-    Beginnings that candidates share stand there once; 0: a row is one beginning after another.
+    A row is a prefix tree of at most `width` nodes; with width 0 it is one chain of prefixes.
     """
     rows: list[_Row] = []
     row_of = {}
@@ -328,7 +328,7 @@ def layered_exposures(
     candidates: Sequence[Sequence[Ids]],
     work: Counter[str] | None = None,
 ) -> list[Float[Tensor, "reading candidate"]]:
-    """As `exposures`, and the same read from the stream by heads, in one pass over the source.
+    """As `exposures`, with readings of the stream by heads from the same pass over the source.
 
     By prompt: what the source says, then what the first head reads after each of the layers, then
     the second.

@@ -34,7 +34,7 @@ def add(
 def mask_of(
     where: Where, positions: Int[Tensor, "batch pos"], n_prompt: Int[Tensor, " batch"]
 ) -> PosMask:
-    """Where a rule holds, in terms of each row's own positions.
+    """Positions at which a rule holds, from each row's own positions.
 
     `prompt` is before the answer; `response` begins at the last prompt token, whose output is the
     first token of the answer; `last_prompt` is that one alone.

@@ -1,4 +1,4 @@
-"""Where each token of the sweep lies, and what it attends to.
+"""Layout of the sweep: where each token lies, and what it attends to.
 
 A *row* is one example with one source patched in at one layer. It carries the tokens of its
 example from the first replaced position to the last read one; tokens of all rows are packed end
@@ -92,7 +92,7 @@ def _ragged(lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 @dataclass(frozen=True)
 class Schedule:
-    """Which rows join after which layer, as indices into the packed span."""
+    """Rows that join after each layer, as indices into the packed span."""
 
     joining: tuple[tuple[tuple[int, int], ...], ...]
     """Per layer: (source, number of tokens that join)."""
@@ -204,7 +204,7 @@ def _penalty(seen: Tensor, like: Tensor) -> Tensor:
 def rotations_of(
     decoder: Decoder, layout: Layout, pos: Index, like: Tensor
 ) -> Mapping[Rotary, Rotation]:
-    """At these positions, by rotary embedding; layers without one turn nothing."""
+    """Rotary embeddings at these positions; layers without one turn nothing."""
     tables = decoder.rotations(layout.n_pos, like)
     return {
         name: Rotation.at(*table, pos, neighbours=decoder.neighbours)
@@ -228,7 +228,7 @@ def prefix_of(
 
 @dataclass(frozen=True)
 class RowGrid:
-    """Where the tokens of some rows lie on the rectangle."""
+    """Places of the tokens of some rows on the rectangle."""
 
     layout: Layout
     n_rank: int

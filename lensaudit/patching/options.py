@@ -61,11 +61,11 @@ class ResolvedSettings(PatchSettings):
 
     @property
     def positions_replaced(self) -> Positions:
-        """Which positions of a source's cache are patched in."""
+        """Positions of a source's cache that are patched in."""
         return "all" if self.scope == "prefix" else "span"
 
     def positions_needed(self, *, of_full: bool) -> Positions | None:
-        """Which positions of a model's stream a run reads from its cache; None: nothing of it.
+        """Positions of a stream that a run reads from its cache; None: nothing of it.
 
         The sweep continues the clean run of `full`, so of `full` it reads every token; scope
         `prefix` replaces every token up to the span's end. All else happens at the span. Of

@@ -76,7 +76,7 @@ class Outcome:
 
     @property
     def uds(self) -> float | None:
-        """Its value; None where no example is scored."""
+        """UDS of the outcome; None where no example is scored."""
         return self.estimate.value
 
     @property
@@ -280,7 +280,7 @@ def write_result(
 
 
 def layer_cells(outcome: Outcome) -> Cells:
-    """Of the depth."""
+    """Table of the depth: a row per example and layer."""
     tables = (outcome.s1, outcome.s2, outcome.depth.ke, outcome.depth.erasure)
     rows = []
     for e, *parts in zip(outcome.encoded, *(table.tolist() for table in tables), strict=True):

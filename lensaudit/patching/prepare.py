@@ -62,7 +62,7 @@ def encode_all(
 
 def prepare(
     sources: Sequence[Place],
-    settings: PatchSettings = PatchSettings(),  # noqa: B008  # it is frozen
+    settings: PatchSettings | None = None,
     *,
     notice: Notice = print,
     progress: Tell = unheard,
@@ -85,6 +85,7 @@ def prepare(
     names = tuple(dict.fromkeys(map(named, sources)))
     if not names:
         raise InputError("no --source: name the model to audit, or several")
+    settings = settings or PatchSettings()
     if settings.without_retain:
         _check_usual(settings)
     resolved = resolved_settings(settings, names)
@@ -105,8 +106,8 @@ def prepare(
     facts = session.encoded, session.examples
     if settings.without_retain and not others_of(session.full, *facts).rows:
         raise InputError(
-            f"--retain none: of {len(session.encoded)} facts none can stand for another; wanted "
-            "facts of two authors and more, with other entities of as many tokens"
+            f"--retain none: none of {len(session.encoded)} facts can take the place of another; "
+            "wanted facts of two authors or more, with other entities of as many tokens"
         )
     return session
 
@@ -193,13 +194,13 @@ def _check_usual(settings: PatchSettings) -> None:
         if (given := getattr(settings, name)) != getattr(PatchSettings(), name):
             said = ", ".join(map(str, given)) if isinstance(given, tuple) else given
             raise InputError(
-                f"--retain none: not measured with --{name.replace('_', '-')} {said}; "
-                "leave that out, or name a model that never saw the facts"
+                f"--retain none: its scale was not measured with --{name.replace('_', '-')} "
+                f"{said}; leave that out, or name a model that never saw the facts"
             )
 
 
 def resolved_settings(settings: PatchSettings, sources: Sequence[str]) -> ResolvedSettings:
-    """With what `auto` means; layers and batches are decided once the models are opened."""
+    """Settings with `auto` resolved; layers and batches are decided once models are opened."""
     part, _ = parse_component(settings.component)
     if settings.last_layer == "reference" and part != "resid":
         raise InputError(
@@ -256,9 +257,9 @@ def _check_merges(source: Checkpoint, full: Checkpoint, examples: Sequence[Fact]
     found = [apart(example, ours, theirs) for example in examples]
     if n := sum(differ for differ, _ in found):
         raise InputError(
-            f"{source.spec.name}: its tokenizer has the vocabulary of full and cuts words "
-            f"otherwise: {n} of {sum(of for _, of in found)} tokens differ; put full's tokenizer "
-            "into its folder"
+            f"{source.spec.name}: its tokenizer has full's vocabulary but cuts words in another "
+            f"way: {n} of {sum(of for _, of in found)} tokens differ; put full's tokenizer into "
+            "its folder"
         )
 
 

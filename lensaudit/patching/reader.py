@@ -94,7 +94,7 @@ class Reader:
 
 
 def keeping(streams: dict[int, Resid], layer: int) -> Intervention:
-    """Lets a stream pass, and puts it by its layer."""
+    """Identity intervention that records the stream of a layer."""
 
     def intervention(resid: Resid) -> Resid:
         streams[layer] = resid

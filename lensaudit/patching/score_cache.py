@@ -63,7 +63,7 @@ class KeptByContent:
             self._merge(row)
 
     def supersede(self, n: int) -> int:
-        """Take out of the first `n` lines what later ones say anew; how many of them are left."""
+        """Drop those of the first `n` lines that later ones repeat; returns how many are left."""
         left: list[Any] = []
 
         def newest(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -170,7 +170,7 @@ class ScoreCache(KeptByContent):
         return [layer for layer in layers if entry is None or layer not in entry.scores]
 
     def lacks(self, encoded: Encoded, layers: Sequence[int]) -> bool:
-        """Is something of an example still to be computed, if it is the baseline alone?"""
+        """Whether something of an example, if only the baseline, is still to be computed."""
         return self.entry(encoded) is None or bool(self.missing(encoded, layers))
 
     def entry(self, encoded: Encoded) -> ScoreEntry | None:

@@ -43,7 +43,7 @@ def score_lens(session: Session) -> Scored:
 
 
 def scored(session: Session) -> Scored:
-    """As `score_all`; the session stays open.
+    """Run `score_all`; the session stays open.
 
     Raises:
         VerificationError: the preflight failed.
@@ -265,7 +265,7 @@ def plan_of(
 
 
 def _placement(session: Session, n_rows: int, n_caches: int) -> str:
-    """Of each model alike: they are of one shape. Controls are not counted."""
+    """Where the weights are, the same for each model of one shape. Controls are not counted."""
     settings, full, encoded = session.settings, session.full, session.encoded
     engine = settings.computed_with
     budget = MemoryBudget(sizes_on_disk(full, settings.dtype), settings, engine != "oracle")
@@ -286,7 +286,7 @@ def _placement(session: Session, n_rows: int, n_caches: int) -> str:
 
 
 def _n_missing(session: Session) -> dict[str, int]:
-    """By source. Rows at KE layers only are known once S1 is; until then all layers are counted."""
+    """Rows still to be scored, by source; all layers where the KE layers are not known yet."""
     engine = planned_engine(session.full.architecture, session.settings, unheard)
     kept, fresh = session.planning(engine=engine), session.settings.fresh
     wanted = kept.wanted()

@@ -119,7 +119,7 @@ class Session:
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """That of `full`."""
+        """Tokenizer of `full`."""
         return load_tokenizer(self.full)
 
     def misfit(self, source: Checkpoint) -> str | None:
@@ -152,7 +152,7 @@ class Session:
         return other
 
     def apart(self, **settings: Any) -> "Session":
-        """The same under other settings, with models and caches of its own, soon let go."""
+        """A session with other settings, and with models and caches of its own, soon let go."""
         other = self.under(**settings)
         other._models, other._caches = {}, {}
         return other
@@ -162,7 +162,7 @@ class Session:
         return self.under(fresh=False, **settings)
 
     def use(self, engine: Engine) -> None:
-        """From now on by this engine: what the architecture or a check allows."""
+        """Switch the engine, e.g. to the oracle where the sweep is not verified."""
         runner = self._runners.get(self._how)
         self.settings = replace(self.settings, engine=engine)
         if runner is not None and engine == "oracle":
@@ -236,7 +236,7 @@ class Session:
         *,
         rows: Sequence[Encoded] | None = None,
     ) -> Fingerprint:
-        """Of the cache of a model on these rows; None: the session's."""
+        """Fingerprint of a model's cache on these rows; None: the session's rows."""
         settings = self.settings
         return fingerprint_of_run(
             checkpoint,
@@ -337,7 +337,7 @@ class Session:
         return CachedSource(self.cache(checkpoint, match.rows, positions), self.settings.last_layer)
 
     def source(self, checkpoint: Checkpoint) -> CachedSource:
-        """What a model hands over on the session's rows: its streams, or a component."""
+        """The donor's streams, or a component, on the session's rows."""
         settings = self.settings
         if settings.part == "resid":
             return self.streams(checkpoint, self.encoded)
@@ -362,7 +362,7 @@ class Session:
         """Scores of `full` with a source patched in, by the engine of the settings.
 
         Args:
-            source: what decides what it hands over: weights, and a map or other rows.
+            source: key of the donor: its weights' hash, with a map or other rows where it has any.
         """
         settings, named = self.settings, self.patched_in().get(source)
         key = score_key(self.conditions(self.full), source, settings)

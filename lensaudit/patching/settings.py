@@ -56,7 +56,9 @@ class PatchSettings(DepthGroups):
             needs=(_EM,),
         ),
     ] = None
-    layers: Annotated[str, Option("all, 3, 0-7, 0-15:3, -1, 0-3,8.", commas=True)] = "all"
+    layers: Annotated[
+        str, Option("Layers that are patched: all, 3, 0-7, 0-15:3, -1, 0-3,8.", commas=True)
+    ] = "all"
     tau: Annotated[
         float, Option("KE threshold, nats.", needs=(Needs("score", one_of=("uds", "lens")),))
     ] = TAU
@@ -83,9 +85,9 @@ class PatchSettings(DepthGroups):
             needs=(Needs("score", one_of=("uds", "lens")),),
         ),
     ] = None
-    component: Annotated[str, Option("resid, attn, mlp, resid_mid, head:N.", needs=(_FED,))] = (
-        "resid"
-    )
+    component: Annotated[
+        str, Option("What is patched: resid, attn, mlp, resid_mid, head:N.", needs=(_FED,))
+    ] = "resid"
     engine: Annotated[
         Literal["sweep", "oracle"],
         Option(

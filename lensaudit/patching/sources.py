@@ -76,7 +76,7 @@ class CachedSource:
         return resid[:, positions == encoded.n_prompt - 1].squeeze(1)
 
     def padded(self, bucket: Sequence[Encoded]) -> PaddedStack:
-        """At the positions of `make_batch(bucket).tokens`; zero where nothing is cached."""
+        """Activations at the positions of `make_batch(bucket).tokens`; zero where not cached."""
         n_pos = max(len(e.token_ids) for e in bucket)
         rows = [self.example(e.idx) for e in bucket]
         n_layers, _, d_model = rows[0][1].shape
@@ -86,7 +86,7 @@ class CachedSource:
         return self._apart(stack)
 
     def packed(self, bucket: Sequence[Encoded], layout: Layout) -> Stack:
-        """At the positions that the sweep's rows carry; zero where the scope replaces nothing."""
+        """Activations at the positions of the sweep's rows; zero where nothing is replaced."""
         lengths = torch.bincount(layout.span_example, minlength=len(bucket)).tolist()
         at, out = 0, torch.empty(0)
         for e, first, length in zip(bucket, layout.first.tolist(), lengths, strict=True):
@@ -130,7 +130,7 @@ Given = Mapping[int, tuple[int, Mapping[int, int]]]
 
 @dataclass(frozen=True)
 class Others:
-    """For each row another that stands for it; rows that none can stand for are left out."""
+    """For each row, another row that replaces it; rows without one are left out."""
 
     weights: str
     """Of `full`."""
@@ -170,7 +170,7 @@ def others_of(full: Checkpoint, rows: Sequence[Encoded], facts: Iterable[Fact]) 
 
 
 def next_rows(full: Checkpoint, rows: Sequence[Encoded], *, whole: bool = False) -> Others:
-    """For each row the next of another group, if there is one: a stream that does not fit.
+    """For each row, the next row of another group, if there is one: a stream that does not fit.
 
     The k-th position that is read is given what the other row has at its k-th, around again where
     that one is shorter.

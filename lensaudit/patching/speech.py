@@ -19,7 +19,7 @@ SAID_ROWS = 64
 
 
 Answer = str | None
-"""What is said after a prompt, without its thought; None: the thought was cut at the limit."""
+"""A generated answer without its thought; None: the thought was cut at the limit."""
 Hearing = Callable[[Any, Ids, Ids], Answer]
 
 

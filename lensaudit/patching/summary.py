@@ -291,7 +291,7 @@ def _depths(
 
 
 def _beside_others(session: Session) -> list[Summarised]:
-    """Of a run without a retain model: a scale on which only low numbers mean something.
+    """Summary of a run without a retain model: on its scale only low numbers mean something.
 
     S1 is `full`'s own stream of another row.
     """

@@ -44,7 +44,7 @@ _MOST_TEXTS = 12
 
 @dataclass
 class Document:
-    """All that a page holds: results by kind, and what may be said of their models."""
+    """Everything that a page holds: results by kind, and the verdicts of their models."""
 
     verdicts: Verdicts
     given: str | None = None
@@ -292,7 +292,7 @@ def _said(
 
 
 def latest(runs: Sequence[PatchRun]) -> tuple[list[PatchRun], list[LeftOut]]:
-    """Of several runs of one model under one condition the one that finished last."""
+    """The run that finished last, among several of one model under one condition."""
     kept: dict[tuple[str, str], PatchRun] = {}
     left = []
     for run in sorted(runs, key=lambda one: str(one.manifest.get("finished", ""))):

@@ -25,7 +25,7 @@ from lensaudit.verdict.views import GROUPS, NOT_TRIED, QUESTIONS, View, hundredt
 
 @dataclass(frozen=True)
 class TableColumn:
-    """One way of looking at a model."""
+    """A column of the table of models: one way of measuring a model."""
 
     id: str
     title: str
@@ -61,8 +61,9 @@ COLUMNS = (
     TableColumn(
         "know",
         "who has what",
-        "chance p that a model which never knew matches values and people as well; beside it the "
-        "bits a fact that are bound to its person, of those of a model that is sure of every fact",
+        "p: how likely a model that never saw the facts would match people and facts this well; "
+        "beside it, bits per fact that the model binds to its person, and the bits of a model "
+        "that is sure of every fact",
         "who has what",
         "know",
         ("assignment",),
@@ -79,8 +80,9 @@ COLUMNS = (
     TableColumn(
         "inside",
         "depth from inside",
-        "0: full reads every fact out of its stream; 1: no more than out of its own stream of "
-        "another question, which models read that hold the facts where full cannot read it, too",
+        "0: full reads every fact out of its stream; 1: no more than out of full's own stream "
+        "of another question; models that hold the facts where full cannot read them may score "
+        "1 too",
         "",
         "",
         ("counterfactual",),
@@ -170,7 +172,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class ModelRow:
-    """One model on one set of rows, or an anchor as the control of the columns."""
+    """A model on one set of rows, or an anchor as the control of the columns."""
 
     label: str
     model: int | None
@@ -310,7 +312,7 @@ def _measured(
 
 
 def _lost(run: PatchRun | None, keeps: Cell | None) -> Sequence[str]:
-    """Utility, and the depth of facts to keep; or that nobody asked."""
+    """Utility, and the depth of facts to keep; or that it was not measured."""
     found = [] if keeps is None else [f"keeps {keeps.text} ({', '.join(keeps.beside)})"]
     for name, lost in (run.collateral if run else {}).items():
         depth = lost.estimate
@@ -333,7 +335,7 @@ def _read(one: Evidence) -> tuple[Sequence[tuple[Texts, float]] | None, int]:
 
 
 def _cell(column: TableColumn, views: Sequence[View]) -> Cell | None:
-    """Of the first view of a column that has a number; None where nothing was asked."""
+    """Cell of the first view of a column that has a number; None where it was not measured."""
     own = [view for name in column.views for view in views if view.name == name]
     if not own:
         return None
@@ -370,7 +372,7 @@ def limits(one: Estimate) -> tuple[str, ...]:
 
 
 def _metric(column: TableColumn, model: PageModel) -> Cell | None:
-    """Of the first metric of a column that has a value."""
+    """Cell of the first metric of a column that has a value."""
     for name in column.metrics:
         value, low, high, n, _, why = model.metrics.get(name) or (None,) * 6
         if value is not None:

@@ -214,7 +214,7 @@ PAGE: Mapping[Kind, tuple[str, Callable[[Found], Any]]] = {
     "know": ("attacks", _know),
     "meta": ("meta", _meta),
 }
-"""Kind -> the list of `Document` it goes into, and what it shows; of others only the manifest."""
+"""Kind -> its list in `Document`, and what is shown; other kinds show only their manifest."""
 
 
 def on_page(found: Found) -> Iterable[tuple[str, dict[str, Any]]]:

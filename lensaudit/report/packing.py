@@ -82,7 +82,7 @@ PACKED = ("s1", "s2", "scores", "baseline", "base64")
 
 
 def visible_values(value: Any, digits: int | None = None) -> Any:
-    """The same for every text inside a JSON value but packed tables, names of fields included.
+    """A JSON value with every text made visible, but for packed tables; field names included.
 
     Args:
         value: the JSON value; a reason or a metric's name in it may be hostile, too.
@@ -132,7 +132,7 @@ def token_table(run: PatchRun) -> tuple[dict[str, Any], int]:
 
 
 def token_tables(runs: Sequence[PatchRun]) -> Iterator[dict[str, Any]]:
-    """Of every run, in order, until the page holds as much as it may."""
+    """Token tables of every run, in order, until the page holds as much as it may."""
     left = MOST_VALUES
     for run in runs:
         found, n_values = token_table(run)

@@ -136,7 +136,7 @@ def policy(script: str, style: str) -> str:
 
 
 def as_script_data(value: Any) -> str:
-    r"""JSON that cannot end the script element it stands in.
+    r"""JSON that cannot end the script element around it.
 
     >>> as_script_data({"a": "</script>"})
     '{"a":"\\u003c/script>"}'

@@ -69,7 +69,7 @@ class PageModel:
     verdict: Code | None
     """After all that is known of it; None: nothing is, or it is an anchor."""
     word: Word | None
-    """How that is said."""
+    """The verdict in words."""
 
     @property
     def is_anchor(self) -> bool:
@@ -131,7 +131,7 @@ def labelled(models: Sequence[Model]) -> dict[str, str]:
 
 
 def told_names(names: Mapping[str, str], folders: Mapping[str, Path]) -> dict[str, str]:
-    """Weights -> label: models of one name are told apart by the folders of their results."""
+    """Weights -> label: models of one name get the folders of their results beside it."""
     label = labels(names.values())
     shown = {weights: label[name] for weights, name in names.items()}
     for name in set(names.values()):
@@ -163,7 +163,7 @@ def _metrics(
 
 
 def _listed(one: Estimate, n_unscored: int) -> list[Any]:
-    """As the page reads it: value, low, high, scored, unscored, why something is missing."""
+    """An estimate for the page: value, low, high, scored, unscored, why something is missing."""
     why = one.why or (None if one.value is None or one.ends else NO_LIMITS)
     return [one.value, one.low, one.high, one.n, n_unscored, why]
 
@@ -309,7 +309,7 @@ def depth_of(
 
 
 def _bands(run: PatchRun) -> dict[str, list[list[float | None]]]:
-    """By layer, means over examples with their 95 % limits, nats per token.
+    """Means over examples by layer with their 95 % limits, nats per token.
 
     A layer that does not encode a fact holds none of it: all of its S1 counts as reached. Where S2
     was computed at KE layers only, means are over the examples that the layer encodes.

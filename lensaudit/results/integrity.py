@@ -1,4 +1,4 @@
-"""Is a result as it was written? Its files are compared with its manifest.
+"""Check whether a result was changed: its files are compared with its manifest.
 
 Whoever reads a result compares first: a file that was cut, edited, or copied over from another run
 is told from one that is as it was written.
@@ -25,7 +25,7 @@ from lensaudit.results.reading import json_object, part
 
 
 def check_result(path: Path) -> None:
-    """As `check_whole` of a file, but what has no manifest of ours passes.
+    """Check a file as `check_whole` does, but accept one without a manifest of ours.
 
     For what other tools write too, as a log in open-unlearning's layout.
 
@@ -63,8 +63,8 @@ def check_whole(place: Path, *, largest: int | None = None, beside: bool = True)
     names = manifests_of(place)
     if not names:
         raise InputError(
-            f"{place}: no {MANIFEST} to compare it with, so nobody knows whether it is as it was "
-            f"written; {AGAIN}"
+            f"{place}: no {MANIFEST} to compare it with, so nobody can check whether it was "
+            f"changed; {AGAIN}"
         )
     for name in names:
         try:
@@ -75,7 +75,7 @@ def check_whole(place: Path, *, largest: int | None = None, beside: bool = True)
         if not files and not lines:
             lines = [f"{name}: holds no hashes of files"]
         if file is not None and not lines and file not in files:
-            lines = [f"{file}: is of another run than {name} tells of"]
+            lines = [f"{file}: belongs to another run than {name}"]
         if lines:
             raise InputError(f"{folder}: {shortened(lines)}; {AGAIN}")
 
@@ -128,7 +128,7 @@ def answered_for(path: Path) -> list[Path]:
     content = signed_object(path)
     files, wanted = content.get("files"), {one.name for one in fields(Manifest)} - {"kind"}
     if not isinstance(files, Mapping) or not wanted <= content.keys():
-        raise InputError(f"{path}: is no manifest of a run of ours")
+        raise InputError(f"{path}: is not the manifest of a run of lensaudit")
     if away := next(filter(_is_away, files), None):
         raise InputError(f"{path}: names {away[:80]!r}, which is not below its folder")
     return [home_of(path) / name for name in files]
@@ -152,7 +152,7 @@ def _is_away(name: str) -> bool:
 
 
 def is_whole(folder: Path) -> bool:
-    """Whether a folder has its manifest, and each file is as it was written."""
+    """Whether a folder has its manifest, and no file was changed."""
     with suppress(InputError):
         return not misfits(folder)
     return False

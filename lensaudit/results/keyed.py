@@ -53,17 +53,17 @@ def seal(folder: Path, made: Manifest, *, key: str, files: Iterable[str]) -> Pat
 
 
 def held(folder: Path) -> str:
-    """What is said where a run is asked again."""
+    """Message where a run is asked again."""
     return f"{folder} holds this run already"
 
 
 def nothing_to_do(folder: Path) -> FolderRemark:
-    """What is said where a run is asked again and its result is read."""
+    """Message where a run is asked again and its result is read."""
     return FolderRemark(f"{held(folder)}; nothing to do")
 
 
 def finished(folder: Path, key: str, command: str, name: str = MANIFEST) -> bool:
-    """Whether `folder` holds the finished work of this very run, each file as it was written.
+    """Whether `folder` holds the finished work of this very run, with no file changed.
 
     Args:
         folder: may hold anything, or be missing.
@@ -120,7 +120,7 @@ class RunFolder:
 
     @cached_property
     def path(self) -> Path:
-        """Where the run writes; nothing is touched yet.
+        """Folder that the run writes into; nothing is touched yet.
 
         Raises:
             InputError: the folder was named, and holds something else.
@@ -248,14 +248,14 @@ def write_marked(path: Path, content: bytes, key: str) -> None:
 
 
 def read_marked(path: Path, key: str) -> bytes | None:
-    """The content of a file, if it was made under `key` and is as it was written; else None."""
+    """The content of a file, if it was made under `key` and not changed; else None."""
     said = keyed_document(path.with_suffix(".json"), key)
     whole = said is not None and path.is_file() and said == {"key": key, **mark_of(path)}
     return path.read_bytes() if whole else None
 
 
 def keyed_document(path: Path, key: str) -> dict[str, Any] | None:
-    """The JSON object in a file, if it was made under `key` and is as it was written; else None."""
+    """The JSON object in a file, if it was made under `key` and not changed; else None."""
     with suppress(InputError):
         found = signed_object(path)
         return found if found.get("key") == key else None

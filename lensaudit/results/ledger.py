@@ -161,7 +161,7 @@ class Ledger:
 
     @contextmanager
     def _in_turn(self) -> Iterator[None]:
-        """One at a time adds lines or puts another file in the place of this one."""
+        """Hold the ledger's lock: one process at a time adds lines or replaces the file."""
         while True:
             file = _number(self.path)
             with in_turn(self.path):
@@ -183,7 +183,7 @@ def _number(path: Path) -> tuple[int, int] | None:
 
 
 def ledger_path(folder: Path, name: str, key: Mapping[str, Any]) -> Path:
-    """Where the lines of a key are kept: `<name>--<key>.jsonl`, or under any other name's."""
+    """Path of a key's lines: `<name>--<key>.jsonl`, or an existing file of any other name."""
     own = folder / f"{slug(name)}--{digest(key)}.jsonl"
     others = () if own.exists() else sorted(folder.glob(f"*--{digest(key)}.jsonl"))
     return next(iter(others), own)

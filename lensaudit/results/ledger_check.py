@@ -1,4 +1,4 @@
-"""Is every line of a ledger as it was written?"""
+"""Check every line of a ledger against its checksum."""
 
 import re
 from dataclasses import dataclass

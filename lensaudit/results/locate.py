@@ -1,4 +1,4 @@
-"""Which results lie in a folder? Every file and folder named is found, or left out aloud."""
+"""Find the results in a folder; every other file or folder is left out with a reason."""
 
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -58,7 +58,7 @@ _WHOLE: Mapping[Kind, Callable[[Path], Any]] = {
 
 @dataclass(frozen=True)
 class Found:
-    """One finished result: the file that marks it."""
+    """A finished result: the file that marks it."""
 
     kind: Kind
     path: Path
@@ -182,7 +182,7 @@ def _guessed(path: Path) -> Found | None:
 
 
 def _json_kind(path: Path) -> Kind | None:
-    """By name, unless the file says of itself what it is."""
+    """Kind of a JSON file, by its name unless the file states it."""
     named = NAMES.get(path.name)
     with path.open("rb") as stream:
         start = stream.read(4096)

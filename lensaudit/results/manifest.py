@@ -30,7 +30,7 @@ MANIFESTS = "manifests"
 """Folder for the manifests of several runs that write into one folder, each in a folder here."""
 BEGUN = "begun.json"
 """In a folder whose run has begun and is not finished."""
-AGAIN = "run the command that made it again"
+AGAIN = "run again the command that made it"
 PACKAGES = ("torch", "transformers", "transformer-lens", "numpy", "h5py", "tokenizers")
 _places: ContextVar[Mapping[str, str]] = ContextVar("places", default=MappingProxyType({}))
 _outside: ContextVar[Mapping[str, str]] = ContextVar("outside", default=MappingProxyType({}))

@@ -1,4 +1,4 @@
-"""Whose is a folder, and where may a run write?
+"""Owner of a folder, and where a run may write.
 
 No run replaces another's. What tells one from another is a flat record of names and JSON values,
 made of a manifest: the content of what was read, and the options that a number depends on. Where
@@ -33,7 +33,7 @@ A folder that is watched has a plan too.
 
 
 def other_owner(folder: Path, command: str) -> str | None:
-    """Who else owns a folder, whatever files lie in it, as words; None: it is free, or own.
+    """The other command that owns a folder, in words; None: the folder is free, or own.
 
     A command owns the folder in which it has begun or finished something. Folders inside have
     owners of their own.
@@ -56,7 +56,7 @@ def other_owner(folder: Path, command: str) -> str | None:
     return other and f"`lensaudit {other}`"
 
 
-_NOBODY = "no command that is known"
+_NOBODY = "an unknown program"
 
 
 def _kin(command: str) -> str:
@@ -65,7 +65,7 @@ def _kin(command: str) -> str:
 
 
 def check_free(folder: Path, command: str, files: Iterable[str] = (), name: str = MANIFEST) -> None:
-    """Refuse a folder that another command owns, or that holds files of nobody we know.
+    """Refuse a folder that another command owns, or that holds files of unknown origin.
 
     Args:
         folder: of the results; may be missing.
@@ -121,7 +121,7 @@ def folders_for(sources: Sequence[str], out: Path | None) -> dict[str, Path]:
 
 
 def _named(source: str) -> str:
-    """Of a folder or an adapter its own name is enough; a registry or Hub name is kept whole.
+    """Short name of a model: the last part of a folder or an adapter; other names are kept whole.
 
     >>> _named("demo/full+runs/one/adapter")
     'demo/full+adapter'
@@ -141,7 +141,7 @@ def folder_of(
     grew: Grew = lambda name, old, new: False,
     kind: Collection[str] | None = None,
 ) -> Path:
-    """Where a run may write: the folder wanted, or one of its own beside it.
+    """Folder that a run may write into: the one wanted, or one of its own beside it.
 
     A folder that the user named is not exchanged: a result of another kind in it is an error, one
     of the same kind is replaced, which is told.

@@ -46,7 +46,7 @@ class Question:
         self._notice(line)
 
     def opened(self, _: object = None) -> None:
-        """All names stand for something now: what was told so far is said of any such run."""
+        """Mark the end of opening: remarks up to here are repeated when the run is reused."""
         self._opened = len(self._told)
 
     def where(self, usual: Path, name: str = MANIFEST, *, named: bool = False) -> Path:
@@ -103,7 +103,7 @@ class Question:
 
 
 def _known(key: Key) -> str | None:
-    """None where something is wrong, which the run says itself."""
+    """The key; None if a name or file is wrong (the run will raise it)."""
     with suppress(LensAuditError), read_once():
         return key()
     return None

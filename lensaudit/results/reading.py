@@ -130,7 +130,7 @@ def need(content: JsonObject, where: object, *names: str) -> None:
 
 
 def lacking(content: Any, *names: str) -> Any:
-    """The same object, for a validator.
+    """The object, if it has all the named fields; for a validator.
 
     Raises:
         ValueError: a field is missing; names it.
@@ -141,12 +141,12 @@ def lacking(content: Any, *names: str) -> Any:
 
 
 def null(value: Any) -> Any:
-    """The same value with NaN and infinities as None: JSON has none."""
+    """A value with NaN and infinities as None: JSON has none."""
     return brief(value, None)
 
 
 def brief(value: Any, digits: int | None = 6) -> Any:
-    """The same value with floats at `digits` significant digits: the page shows fewer.
+    """A value with floats at `digits` significant digits: the page shows fewer.
 
     >>> brief({"a": [0.123456789, 1, None]})
     {'a': [0.123457, 1, None]}
@@ -202,7 +202,7 @@ def checked(kind: type[Record], value: Any, where: object, *, remedy: str = "") 
 
 
 def checked_as(kind: Any, value: Any, where: object, *, remedy: str = "") -> Any:
-    """The same for any type that pydantic knows, as a list of records."""
+    """A value checked against any type that pydantic knows, as `checked` does for a record."""
     try:
         return _adapter(kind).validate_python(value)
     except ValidationError as error:
@@ -241,7 +241,7 @@ def _adapter(kind: Any) -> Any:  # beartype cannot read the type of an adapter
 
 
 def _said(error: Any) -> str:
-    """Where in the value, what was found and what was wanted."""
+    """An error in words: where in the value, what was found, what was wanted."""
     place = _place(error["loc"])
     if error["type"] == "missing" and isinstance(error["loc"][-1], str):
         owner = f"{_place(error['loc'][:-1])}: " if error["loc"][1:] else ""

@@ -1,4 +1,4 @@
-"""Of what does a sentence speak, where its evidence has no interval?"""
+"""What a sentence without an interval speaks of."""
 
 from lensaudit.results.sentences import rows_only
 from lensaudit.scores.estimate import Estimate

@@ -1,4 +1,4 @@
-"""Which models may stand in which roles? One rule, by weights: a name decides nothing.
+"""Which models may have which roles; decided by weights, never by names.
 
 A source is audited, `full` holds the facts, and `retain` models never saw them. A wrong role makes
 a model pass that hides its facts: beside itself as `retain` any model reads as one that never knew.
@@ -70,7 +70,7 @@ def ends_in(manifest: Mapping[str, Any]) -> list[InRole]:
 
 
 def clash(models: Iterable[InRole]) -> str | None:
-    """Which two models have the same weights in roles that exclude each other; None: no two.
+    """Two models with the same weights in roles that exclude each other; None: no two.
 
     >>> clash([InRole("source", "a", "1"), InRole("full", "b", "1"), InRole("retain", "c", "2")])
     'source a and full b have the same weights; wanted the model that unlearned as the source'
@@ -88,7 +88,7 @@ def clash(models: Iterable[InRole]) -> str | None:
 
 
 def check_roles(models: Iterable[InRole]) -> None:
-    """Refuse models that stand in roles which exclude each other.
+    """Refuse models in roles that exclude each other.
 
     Raises:
         InputError: names the two, and what is wanted.

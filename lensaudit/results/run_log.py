@@ -62,7 +62,7 @@ _NAMES = {"name", "repo", "revision", "notes", "path"}
 
 @dataclass(frozen=True)
 class Run:
-    """One finished run."""
+    """A finished run."""
 
     folder: Path
     made: Manifest
@@ -135,7 +135,7 @@ class Comparison:
         ]
 
     def document(self) -> dict[str, object]:
-        """As `runs diff --json` tells it."""
+        """The comparison as `runs diff --json` prints it."""
         return {
             "first": str(self.first.folder),
             "second": str(self.second.folder),

@@ -1,4 +1,4 @@
-"""How a finding is worded: its number with limits, and what is said where there are none.
+"""Sentences for findings: a number with its limits, or why there are none.
 
 A sentence stands with its finding: of a model in `lensaudit.verdict`, of a direction in
 `lensaudit.steer`. An interval decides, and every control: what holds 0, or what a control does as
@@ -27,7 +27,7 @@ def rows_only(why: str) -> str:
 
 
 def by_root(reasons: Iterable[str]) -> list[tuple[str, int]]:
-    """Reasons without what is of one row alone, the commonest first, and how often each stands.
+    """Reasons without their row, the commonest first, each with its count.
 
     >>> by_root(["alone (genre)", "closed", "alone (prize)"])
     [('alone', 2), ('closed', 1)]
@@ -48,7 +48,7 @@ def shown(one: Estimate, digits: int = 2) -> str:
 
 
 def by_rule(spans: Mapping[Any, int]) -> Iterator[str]:
-    """How many facts nobody looked at; nothing where all were reviewed.
+    """How many facts no person reviewed; empty where all were reviewed.
 
     >>> list(by_rule({"rule": 33, "reviewed": 22})), list(by_rule({}))
     (['33 of 55 spans by rule, not reviewed'], [])

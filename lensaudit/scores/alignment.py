@@ -1,4 +1,4 @@
-"""Which linear map carries one model's residual stream to another's, and how well?
+"""The linear map that carries one model's residual stream to another's, and how well it fits.
 
 A model whose stream was turned into another basis computes the same and cannot be read by `full`.
 From pairs (x, y), the source's and `full`'s stream at the same neutral tokens, a map of one of
@@ -75,7 +75,7 @@ class Moments:
         return replace(self, xy=(x.double() - self.mean_x).T @ (y.double() - self.mean_y))
 
     def __add__(self, other: "Moments") -> "Moments":
-        """Of both sets of pairs (Chan, Golub and LeVeque 1979)."""
+        """Moments of both sets of pairs together (Chan, Golub and LeVeque 1979)."""
         n = self.n + other.n
         if not self.n or not other.n:
             return self if self.n else other
@@ -100,7 +100,7 @@ class LinearMap:
     matrix: Float[Tensor, "d_x d_y"]
 
     def __call__(self, h: Float[Tensor, "*pos d_x"]) -> Float[Tensor, "*pos d_y"]:
-        """In float64, given back in the dtype of `h`."""
+        """The mapped stream, computed in float64, in the dtype of `h`."""
         moved = (h.double() - self.mean_x.to(h.device)) @ self.matrix.to(h.device)
         return (moved + self.mean_y.to(h.device)).to(h.dtype)
 
@@ -160,7 +160,7 @@ def r_squared(found: LinearMap, held_out: Moments) -> float:
 def ordinary(
     norms: Float[Tensor, "layer pos"], medians: Float[Tensor, " layer"], times: float
 ) -> Bool[Tensor, "layer pos"]:
-    """Which tokens are no sinks: norms up to `times` the layer's median.
+    """Tokens that are no sinks: their norms are at most `times` the layer's median.
 
     A few tokens of real models carry 100 to 1,000 times the norm and would own every sum.
     """
@@ -186,7 +186,7 @@ def relative_distance(
 def times_apart(
     source: Float[Tensor, " layer"], never: Float[Tensor, " layer"]
 ) -> Float[Tensor, " layer"]:
-    """By layer, how many times as far from `full` a model lies as those that never knew.
+    """Distance of a model from `full`, over that of models that never knew, by layer.
 
     >>> times_apart(torch.tensor([0.75, 0.02]), torch.tensor([0.25, 0.0]))
     tensor([3., 2.])

@@ -29,7 +29,7 @@ def auc_limits(knows: Values, forgot: Values) -> Estimate:
 
 
 def area_limits(estimate: float, n_knows: int, n_forgot: int) -> Estimate:
-    """As `auc_limits`, of an area that stands for so many independent members of either pool.
+    """Limits of an area for this many independent members of each pool; see `auc_limits`.
 
     >>> round(area_limits(1.0, 5, 5).low, 3)  # the lower root of (1 - A)^2 = z^2 var(A)
     0.643
@@ -45,7 +45,7 @@ def clustered_auc_limits(
     *,
     unit: str = "author",
 ) -> Estimate:
-    """As `auc_limits`, rows of a group being alike: each side counts as many rows as its are worth.
+    """Limits where rows of a group are alike: each side counts as its effective number of rows.
 
     A row's placement is the share of the other side that it beats; the area is their mean
     (Obuchowski 1997, doi:10.2307/2533958). A side's size is divided by the CR2 variance of that

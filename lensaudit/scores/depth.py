@@ -92,8 +92,8 @@ def depth_score(s1: LayerDeltas, s2: LayerDeltas, *, tau: float = TAU) -> DepthS
     """
     if not (isinstance(s1, Tensor) and isinstance(s2, Tensor) and s1.shape == s2.shape):
         raise InputError(
-            f"depth_score({s1!r:.40}, {s2!r:.40}): wanted two tensors of one shape, a row an "
-            "example and a column a layer"
+            f"depth_score({s1!r:.40}, {s2!r:.40}): wanted two tensors of one shape, with a row "
+            "per example and a column per layer"
         )
     ke = s1 > tau
     erasure = (s2 / s1).clamp(0, 1).where(ke, torch.nan)
@@ -137,8 +137,7 @@ def first_sentence(text: str) -> str:
     >>> first_sentence("  Ada Lovelace. She wrote"), first_sentence("Ada\nQuestion: Who")
     ('Ada Lovelace', 'Ada')
     """
-    before = text.strip().split(".", 1)[0]
-    return before.split("\n", 1)[0].strip()
+    return text.strip().split(".", 1)[0].split("\n", 1)[0].strip()
 
 
 def exact_match(found: Sequence[int], reference: Sequence[int]) -> float:

@@ -77,7 +77,7 @@ class Estimate:
         )
 
     def limits(self, name: str = "ci95") -> dict[str, Any]:
-        """As result files hold it: `[low, high]` or null, and beside it why it is null.
+        """The interval as result files hold it: `[low, high]` or null, and why it is null.
 
         >>> Estimate(0.5, why="3 authors: no interval").limits()
         {'ci95': None, 'ci95_why': '3 authors: no interval'}
@@ -86,7 +86,7 @@ class Estimate:
         return {name: ends and list(ends), f"{name}_why": None if ends else self.why}
 
     def spelled(self, name: str) -> dict[str, Any]:
-        """As result files hold both intervals of a depth.
+        """Both intervals of a depth as result files hold them.
 
         >>> Estimate(0.5, 0.25, 0.75).spelled("uds")
         {'uds': 0.5, 'ci95': [0.25, 0.75], 'ci90': [0.25, 0.75]}
@@ -100,7 +100,7 @@ class Estimate:
         return replace(self, value=value)
 
     def on(self, zero: float, one: float) -> "Estimate":
-        """On another scale: `zero` becomes 0, `one` becomes 1; limits change places if it turns.
+        """The estimate on another scale: `zero` becomes 0, `one` becomes 1; limits may swap.
 
         >>> Estimate(3.0, 2.0, 4.0).on(0.0, 4.0).ends
         (0.5, 1.0)

@@ -319,7 +319,7 @@ def exact_excess(
 
 
 def chance_of_more(k: int, n: int, other_k: int, other_n: int) -> float:
-    """That so many more of `n` than of `other_n` come of one rate (Fisher's exact test, one-sided).
+    """Chance of at least `k` of `n` if both groups have one rate (Fisher's exact test, one-sided).
 
     >>> chance_of_more(5, 5, 0, 5) < 0.01 < chance_of_more(3, 5, 2, 5)
     True

@@ -1,4 +1,4 @@
-"""Which facts may be named as known, at a bounded share of false ones? Which leak in k samples?
+"""Facts that are named as known at a bounded share of false ones, and leaks in k samples.
 
 The score of a fact's true entity is compared with those of placebo entities of the same kind. They
 are not exchangeable even for a model that never knew: some entities are likelier than others. So
@@ -45,7 +45,7 @@ Method = Literal["benjamini-hochberg", "target-decoy", "none"]
 
 @dataclass(frozen=True)
 class Named:
-    """What may be said of the facts, in their order."""
+    """The facts with their p, q and whether each is named, in their order."""
 
     statistic: tuple[float | None, ...]
     """D of the true entity; None where the fact was not scored."""
@@ -56,7 +56,7 @@ class Named:
     method: Method
     level: float
     reason: str | None = None
-    """Why nobody can be named at this level, whatever the models say; None where it can be."""
+    """Why no fact can be named at this level, whatever the models say; None where one can."""
 
     @property
     def named(self) -> tuple[bool, ...]:
@@ -122,7 +122,7 @@ Scored = Mapping[int, Float[Tensor, " _"]]
 """D of the candidates of facts, by their place."""
 Marks = list[float | None]
 Found = tuple[Marks, Marks, Method, str | None]
-"""p, q, how they were found, and why nobody can be named."""
+"""p, q, how they were found, and why no fact can be named."""
 
 
 def _by_rank(facts: Scored, none: Marks, level: float) -> Found:
@@ -139,7 +139,7 @@ def _by_rank(facts: Scored, none: Marks, level: float) -> Found:
 
 
 def _share_unknown(p: Sequence[float]) -> float:
-    """At most 1; with the +1 that keeps the false discovery rate in small sets.
+    """Estimated share of unknown facts, at most 1; the +1 keeps the rate in small sets.
 
     >>> _share_unknown([0.01, 0.01, 0.01, 0.9])
     1.0
@@ -150,7 +150,7 @@ def _share_unknown(p: Sequence[float]) -> float:
 
 
 def _by_decoy(facts: Scored, none: Marks, level: float) -> Found:
-    """With W = D(true) - D(decoy) > 0, q = min over t <= W of (1 + #{W <= -t}) / #{W >= t}."""
+    """By decoys, with W = D(true) - D(decoy) > 0: q = min_{t <= W} (1 + #{W <= -t}) / #{W >= t}."""
     gaps = np.array([float(d[0] - d[1]) for d in facts.values()])
     q, best = none.copy(), 1.0
     for at, gap in sorted(zip(facts, gaps.tolist(), strict=True), key=lambda one: one[1]):

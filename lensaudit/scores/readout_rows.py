@@ -1,4 +1,4 @@
-"""Which token does each row of a readout stand for, whose rows may have been exchanged?
+"""The token of each row of a readout whose rows may have been exchanged.
 
 A readout whose rows were exchanged says nothing of what the stream holds. A row of it is known by
 its direction: rows are assigned to `full`'s one to one, so that the sum of cosines is largest. A
@@ -25,7 +25,7 @@ CHUNK = 1 << 25
 def tokens_of_rows(
     own: Float[Tensor, "token d_own"], full: Float[Tensor, "known d_model"]
 ) -> Int[Tensor, " token"]:
-    """For each row the token whose row of `full` it is: its own where nothing was exchanged.
+    """For each row, the token whose row of `full` it is: its own where nothing was exchanged.
 
     Rows of another width are no one's.
 

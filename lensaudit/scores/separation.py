@@ -29,7 +29,7 @@ def auc(knows: Values, forgot: Values) -> float:
 
 @dataclass(frozen=True)
 class Threshold:
-    """Where two pools are told apart best."""
+    """The threshold that separates two pools best."""
 
     at: float
     accuracy: float

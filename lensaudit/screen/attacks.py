@@ -52,7 +52,7 @@ def of_worst(run: WorstRecord) -> Iterator[Part]:
 
 
 def of_sample(run: SampleRecord) -> Iterator[Part]:
-    """One row per setting and k."""
+    """Table of leaks: a row per setting and k."""
     yield table(
         f"{run.source}: leak@k from {run.samples} samples a fact",
         ("T", "top-p", "k", "source", "retain", "excess", "95 % interval", "corrected", "false"),

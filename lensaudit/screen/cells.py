@@ -44,7 +44,7 @@ def interval(
 
 
 def no_interval(row: Mapping[str, Any], name: str = "ci95") -> str:
-    """What stands in a column of intervals where there is none: who was too few.
+    """Cell for a missing interval: which unit had too few.
 
     >>> no_interval({"ci95": None, "ci95_why": "3 authors: no interval"}), no_interval({})
     ('3 authors: no interval', '–')

@@ -391,7 +391,7 @@ def verdict_table(found: Verdicts) -> Table:
 
 
 def sentences(found: Verdicts) -> Iterator[str]:
-    """What may be said of each model, what decided it, and of which other rows it was asked."""
+    """The verdict of each model, what decided it, and which other rows it was asked."""
     label = labelled(found.models)
     for one in found.models:
         yield f"{label[one.weights]}{one.verdict.sentence.removeprefix(one.source)}"
@@ -426,7 +426,9 @@ def of_demo(found: "Audited", anchors: Mapping[str, float | None]) -> Iterator[P
     if asked:
         yield "asked, answers: ROUGE-L of what it writes when it is asked, 1 for the true answers."
     yield f"begun, says it: of {first.n} facts, those word for word once the answer is begun."
-    yield "who has what: chance that an ignorant model matches values and people as well."
+    yield (
+        "who has what, p: how likely a model that never saw the facts would match them this well."
+    )
     yield "UDS: 0 held as by full, 1 erased to the level of retain. Why each verdict: on the page."
     yield "Your own models and rows: lensaudit init, then lensaudit annotate, audit, report."
 
@@ -453,7 +455,7 @@ def comparison_of(results: Sequence["PatchResult"]) -> list[Sequence[Any]]:
 
 
 def keeps_line(source: str, found: Iterable[Keeps]) -> str | None:
-    """One line for a model; None where nothing was measured beside `full`."""
+    """What a model keeps, in a line; None where nothing was measured beside `full`."""
     told = ", ".join(one.told for one in found)
     return f"{source} keeps {told}" if told else None
 

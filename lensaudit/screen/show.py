@@ -56,7 +56,7 @@ def show(results: Any) -> None:
 
 
 def parts_of(results: Sequence[Result]) -> Iterator[Part]:
-    """What is shown: depths of one score stand in one table, all else one after another."""
+    """Tables to show: depths of one score in one table, everything else one after another."""
     runs = [one for one in results if isinstance(one, PatchResult | AuditResult)]
     for score in sorted({one.score: None for one in runs}, key="em".__eq__):
         found = [one for one in runs if one.score == score]

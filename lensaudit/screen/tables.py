@@ -69,7 +69,7 @@ def styled(text: str, style: str) -> Text:
 
 
 def console(*, stderr: bool = False, width: int | None = None) -> Console:
-    """Where tables are printed: no markup, no emoji, no colours of its own."""
+    """Console that tables are printed on: no markup, no emoji, no colours of its own."""
     plain: dict[str, Any] = {"highlight": False, "markup": False, "emoji": False, "stderr": stderr}
     found = Console(**plain)
     if width is None and found.is_terminal:

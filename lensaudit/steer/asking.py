@@ -43,7 +43,7 @@ AnyModel = TypeVar("AnyModel", bound="TraitModel")
 
 @dataclass(frozen=True)
 class Ask:
-    """One question, asked once."""
+    """A question, asked once."""
 
     question: str
     line: Mapping[str, Any]
@@ -88,7 +88,7 @@ class TraitModel:
 
     @property
     def layers(self) -> tuple[int, ...]:
-        """Those that the settings name.
+        """The layers that the settings name.
 
         Raises:
             InputError: the model has no such layer.
@@ -103,7 +103,7 @@ class TraitModel:
 
     @property
     def folder(self) -> Path:
-        """Where the files of this model and the trait go."""
+        """Folder of the files of this model and trait."""
         return folder_of(self.settings, self.trait)
 
     @cached_property
@@ -206,7 +206,7 @@ def written(trait: Trait) -> list[ContrastSample]:
 
 
 def whole_pairs(samples: Sequence[ContrastSample]) -> list[ContrastSample]:
-    """Without the answers whose partner is missing; those written apart all stay."""
+    """Answers whose partner is there; of those written in advance all stay."""
     n_in = Counter(one.pair for one in samples)
     return [one for one in samples if one.pair is None or n_in[one.pair] == 2]
 

@@ -316,7 +316,7 @@ CONTROLS: Mapping[str, str] = {
 
 
 def is_gap(plain: pd.DataFrame, before: Role, target: Role, idx: Sequence[int]) -> bool:
-    """Is full ahead of the other model by more than two standard errors?
+    """Whether full is ahead of the other model by more than two standard errors.
 
     The error is from the spread of author means (ddof 1), infinite for a single author. Behind it
     there is nothing to bring back: closing that gap would make answers worse.

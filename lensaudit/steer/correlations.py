@@ -20,5 +20,5 @@ def pearson(first: Sequence[float], second: Sequence[float]) -> float | None:
 
 
 def varied(first: Sequence[float], second: Sequence[float]) -> bool:
-    """Are there points enough, and do both columns vary?"""
+    """Whether there are points enough, and both columns vary."""
     return len(first) >= FEWEST and len({*first}) > 1 and len({*second}) > 1

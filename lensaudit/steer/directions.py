@@ -117,7 +117,7 @@ class DirectionsAudit:
 
     @property
     def layers(self) -> tuple[int, ...]:
-        """Those at which directions are looked for."""
+        """Layers at which directions are looked for."""
         return self.session.settings.at_layers
 
     @cached_property
@@ -127,7 +127,7 @@ class DirectionsAudit:
         return dict(zip(ROLES, (self.session.full, source, self.session.retain), strict=True))
 
     def model(self, role: Role) -> TransformerBridge:
-        """One of them, in memory."""
+        """One of the models, in memory."""
         return self.session.model(self.checkpoints[role])
 
     def identity(self) -> str:
@@ -184,7 +184,7 @@ class DirectionsAudit:
 
     @cached_property
     def asked(self) -> Mapping[Part, Streams]:
-        """Of the unlearned model at the last token of the question's prompt."""
+        """Stream of the unlearned model at the last token of the question's prompt."""
         return {
             part: self._read("unlearned", rows, "prompt_last")
             for part, rows in self.questions.items()
@@ -261,14 +261,14 @@ class Said:
 
     declines: tuple[bool, ...]
     correct: tuple[bool, ...]
-    """The entity stands in the answer."""
+    """Whether the entity is in the answer."""
     first: tuple[int, ...]
     """First token of each answer; -1 of an empty one."""
 
 
 @dataclass(frozen=True)
 class Scores:
-    """Of each example under each setting; NaN is not possible, a span has at least one token."""
+    """Scores of each example under each setting; never NaN, as a span has a token or more."""
 
     em: Float[Tensor, "setting batch"]
     """Share of the entity's tokens that are the likeliest, 0 to 1."""

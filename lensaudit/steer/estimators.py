@@ -270,12 +270,12 @@ class SteeringVector:
 
     @property
     def file_name(self) -> str:
-        """Without suffix: `probe_layer16`."""
+        """File name without suffix: `probe_layer16`."""
         return f"{self.method}_layer{self.layer}"
 
     @property
     def is_massive(self) -> bool:
-        """Is most of its squared length in three dimensions, as of massive activations?"""
+        """Whether three dimensions hold most of its squared length, as in massive activations."""
         return len(self.vector) > 16 and top_share(self.vector) > OUTLIERS
 
     def hash(self) -> str:

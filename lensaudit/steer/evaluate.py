@@ -67,7 +67,7 @@ COHERENT_FROM = 50.0
 
 @dataclass(frozen=True)
 class Level:
-    """One row of the evaluation: what is added where, and all answers under it."""
+    """A row of the evaluation: what is added where, and all answers under it."""
 
     name: str
     """Of its file of answers."""
@@ -82,7 +82,7 @@ class Level:
 
     @property
     def scores(self) -> list[float]:
-        """Of the answers that have one."""
+        """Scores of the answers that have one."""
         return [one.trait.score for one in self.answers if one.trait.score is not None]
 
     @property
@@ -579,7 +579,7 @@ def _at_layer(level: Level, baseline: float | None) -> LayerScore:
 
 
 def levels_of(job: Steering, by: tuple[Judge, Judge]) -> tuple[Level, ...]:
-    """Every setting with its answers and verdicts; what is on disk is not made again.
+    """Every setting with its answers and verdicts; those on disk are read.
 
     Raises:
         TryAgainError: another process asks models into the folder.

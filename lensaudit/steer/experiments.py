@@ -78,7 +78,7 @@ class Finding:
     logprob: Sequence[float] = ()
     """Nats per token."""
     said: Sequence[float] = ()
-    """1 where the entity stands in the greedy answer to the question alone; ABLATE only."""
+    """1 where the entity is in the greedy answer to the question alone; ABLATE only."""
     speech: Mapping[str, float | None] = field(default_factory=dict)
     """Shares of those answers: declined, correct, before and after; ABLATE only."""
 
@@ -92,7 +92,7 @@ class Finding:
         return sum(values) / len(values)
 
     def document(self) -> dict[str, Any]:
-        """As JSON."""
+        """The finding as JSON."""
         done = {name: one for name, one in vars(self).items() if name not in (*READ, *HELD)}
         means = {score: self.mean(score) for score in ("em", "logprob")}
         read = {name: getattr(self, name) for name in READ}
@@ -300,7 +300,7 @@ def mediate(bench: DirectionsAudit, fold: Fold) -> list[Finding]:
 
 @dataclass(frozen=True)
 class DirectionSource:
-    """Where the ablated direction comes from, at every layer."""
+    """Source of the ablated direction, at every layer."""
 
     name: str
     """`idk`: declined questions minus answered ones, in the unlearned model; `cross`: unlearned
@@ -434,7 +434,7 @@ def choose(bench: DirectionsAudit, grid: Sequence[Finding]) -> Finding:
 
 
 def _heard(bench: DirectionsAudit, one: Finding, fold: Fold) -> Finding:
-    """With what the model says to the questions; an ablation often leaves inventions."""
+    """Findings with the model's answers to the questions; an ablation often leaves inventions."""
     after = bench.said(one.role, "forget", bench.rows(fold.score), one.edits)
     spoke = [right for no, right in zip(after.declines, after.correct, strict=True) if not no]
     shares = {

@@ -161,7 +161,7 @@ class Steered:
 
     @property
     def frame(self) -> "pd.DataFrame":
-        """A row a prompt and strength: what is said as the model is, and steered."""
+        """Table with a row per prompt and strength: the plain answer, and the steered one."""
         import pandas as pd
 
         columns = {"strength": self.strengths, "prompt": self.prompts}

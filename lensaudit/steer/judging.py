@@ -28,7 +28,7 @@ PASSING = ("api_error", "budget", "no_logprobs")
 
 @dataclass(frozen=True)
 class JudgedAnswer:
-    """One answer and what its judges say of it."""
+    """An answer and what its judges say of it."""
 
     question: int
     trait: JudgeVerdict
@@ -36,7 +36,7 @@ class JudgedAnswer:
 
     @property
     def verdicts(self) -> tuple[JudgeVerdict, JudgeVerdict]:
-        """On the trait, and on coherence."""
+        """Verdicts on the trait, and on coherence."""
         return self.trait, self.coherence
 
 
@@ -122,7 +122,7 @@ def judges(
 
 
 def judge_names(judge: str, coherence: str | None) -> tuple[str, str]:
-    """Who judges the trait, and who judges coherence."""
+    """Names of the judge of the trait, and of the judge of coherence."""
     return judge, coherence or ("variety" if judge in PROGRAMMATIC else judge)
 
 

@@ -1,4 +1,4 @@
-"""Which layer do classification scores choose for a trait, and which does steering choose?
+"""The layer that classification scores choose for a trait, and the one that steering chooses.
 
 Read from what `steer extract` and `steer sweep` left in the folders of traits: held-out scores of
 every vector, and what steering at every layer did to the judged score. The tables are those of the
@@ -31,7 +31,7 @@ FORMULAS = ("accuracy and effect", "AUC", "with 1-Drop")
 
 @dataclass(frozen=True)
 class LayerProfile:
-    """One trait under one method: layers by classification and by steering."""
+    """A trait under one method: layers by classification and by steering."""
 
     trait: str
     method: str
@@ -88,7 +88,7 @@ class LayerReport:
 
 @dataclass(frozen=True)
 class _Point:
-    """One vector: its scores, and what steering by it did."""
+    """A vector: its scores, and what steering by it did."""
 
     trait: str
     method: str

@@ -1,4 +1,4 @@
-"""Which sentence may be said of a direction, from recoveries under it and under its controls?"""
+"""The sentence on a direction, from recoveries under it and under its controls."""
 
 from collections.abc import Mapping
 from typing import Literal
@@ -63,7 +63,7 @@ def component_clamped(
     into_full: Mapping[str, Estimate] | None = None,
     general: Estimate | None = None,
 ) -> str:
-    """Is one component the mechanism of the unlearning?
+    """Sentence: is one component the mechanism of the unlearning?
 
     >>> component_clamped(Estimate(0.9, 0.85, 0.95), Estimate(0.95, 0.9, 1.0), {})
     'This one component is the mechanism of the unlearning.'

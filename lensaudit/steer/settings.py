@@ -30,30 +30,33 @@ those whose logits score the annotated entity."""
 Kind = Literal["add", "ablate", "clamp"]
 
 _ABLATE = Needs("kinds", one_of=("ablate", ()))
-Layers = Annotated[str, Option("all, 5-13, 3,7,-1 …", commas=True)]
+Layers = Annotated[str, Option("Layers: all, 5-13, 3,7,-1 …", commas=True)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class TraitSettings(JudgeAccess, Machine, Names):
-    """Which model is asked about which trait, and how its answers are drawn."""
+    """Model, trait, and how answers are drawn."""
 
     rare: ClassVar = (*OF_THE_ENDPOINT, "mode", "base_url", "key_env", "key_file")
 
     name: Annotated[str, Option("Name, Hub id[@revision] or folder.", flag="--model", is_a="model")]
     trait: Annotated[
         str,
-        Option("What is asked and judged: confidence, refusal, … or a file.", metavar="NAME|FILE"),
+        Option(
+            "Trait that is asked for and judged: confidence, refusal, … or a file.",
+            metavar="NAME|FILE",
+        ),
     ]
-    temperature: Annotated[float, Option(least=0)] = 0.7
+    temperature: Annotated[float, Option("Sampling temperature.", least=0)] = 0.7
     """trait-interp's generation at the time of the seed, like the number of tokens."""
-    max_new_tokens: Annotated[int, Option(least=1)] = 256
-    seed: Annotated[int, Option()] = 0
+    max_new_tokens: Annotated[int, Option("Longest answer in tokens.", least=1)] = 256
+    seed: Annotated[int, Option("Seed of all random draws.")] = 0
     form: Annotated[
         Form, Option("auto: the chat template where there is one.", flag="--format", rare="set")
     ] = "auto"
     out: Annotated[
         Path | None,
-        Option("[default: experiments/out/steering/<model>/<trait>]", is_a="folder"),
+        Option("Result folder. [default: experiments/out/steering/<model>/<trait>]", is_a="folder"),
     ] = None
 
 
@@ -71,15 +74,18 @@ class ExtractSettings(TraitSettings, Caches):
 
     positive: Annotated[
         Path | None,
-        Option("Own rows of question and answer with the trait.", is_a="file"),
+        Option("Your rows of question and answer with the trait.", is_a="file"),
     ] = None
     negative: Annotated[
         Path | None,
-        Option("Own rows without it, for the same or other questions.", is_a="file"),
+        Option("Your rows without the trait, for the same or other questions.", is_a="file"),
     ] = None
     methods: Annotated[
         tuple[Method, ...],
-        Option("Repeatable. [default: mean_diff and probe]", flag="--method"),
+        Option(
+            "How a direction is estimated. Repeatable. [default: mean_diff and probe]",
+            flag="--method",
+        ),
     ] = ()
     layers: Layers = "all"
     position: Annotated[
@@ -99,7 +105,7 @@ class ExtractSettings(TraitSettings, Caches):
             typed=True,
         ),
     ] = "none"
-    max_new_tokens: Annotated[int, Option(least=1)] = 128
+    max_new_tokens: Annotated[int, Option("Longest answer in tokens.", least=1)] = 128
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +127,7 @@ class AskSettings(TraitSettings):
     judge: Annotated[
         str,
         Option(
-            "Programmatic, or a language model behind --base-url.",
+            "Judge: a programmatic one, or a language model behind --base-url.",
             metavar="idk|entity|TRAIT|MODEL",
             typed=True,
         ),
@@ -129,7 +135,7 @@ class AskSettings(TraitSettings):
     coherence_judge: Annotated[
         str | None,
         Option(
-            "[default: variety for a programmatic judge, else the same model]",
+            "Judge of coherence. [default: variety for a programmatic judge, else the same model]",
             metavar="variety|MODEL",
             typed=True,
             rare="set",
@@ -141,7 +147,9 @@ class AskSettings(TraitSettings):
 class EvalSettings(AskSettings):
     """A run of `steer eval`."""
 
-    vector: Annotated[Path, Option(".safetensors of `steer extract`, or .pt.", is_a="file")]
+    vector: Annotated[
+        Path, Option("Vector file: .safetensors of `steer extract`, or .pt.", is_a="file")
+    ]
     coefficients: Annotated[
         str, Option("Factors of the vector; 0 is the baseline.", commas=True)
     ] = "0,0.5,1,1.5,2,2.5"
@@ -158,14 +166,14 @@ class LayerSettings(AskSettings):
     """A run of `steer sweep`."""
 
     vectors: Annotated[
-        Path | None, Option("Folder. [default: vectors/ in --out]", is_a="folder")
+        Path | None, Option("Folder of vectors. [default: vectors/ in --out]", is_a="folder")
     ] = None
-    method: Annotated[str, Option("Which vectors of the folder.")] = "mean_diff"
+    method: Annotated[str, Option("Method whose vectors are used.")] = "mean_diff"
     layers: Layers = "all"
     ratio: Annotated[
         float,
         Option(
-            "Length of what is added, in lengths of the stream.",
+            "Length of the added vector, in lengths of the stream.",
             needs=(Needs("coefficient", one_of=(None,)),),
         ),
     ] = 0.5
@@ -191,7 +199,8 @@ class CrossSettings(AskSettings):
     trait: Annotated[
         str,
         Option(
-            "Names and files with commas; each was steered by `steer eval` or `steer sweep`.",
+            "Names or files of traits, with commas; each was steered by `steer eval` or `steer "
+            "sweep`.",
             metavar="NAME|FILE",
             commas=True,
         ),
@@ -201,7 +210,7 @@ class CrossSettings(AskSettings):
     ] = 3
     out: Annotated[
         Path | None,
-        Option("[default: experiments/out/steering/<model>/traits]", is_a="folder"),
+        Option("Result folder. [default: experiments/out/steering/<model>/traits]", is_a="folder"),
     ] = None
 
 
@@ -209,9 +218,10 @@ class CrossSettings(AskSettings):
 class DirectionSettings(Caches, Precision, Rows, Anchors):
     """A run of `steer audit`."""
 
-    name: Annotated[str, Option("Unlearned model to look into.", flag="--source", is_a="model")]
+    name: Annotated[str, Option("Unlearned model to audit.", flag="--source", is_a="model")]
     kinds: Annotated[
-        tuple[Kind, ...], Option("Repeatable. [default: all]", flag="--experiment")
+        tuple[Kind, ...],
+        Option("Only this experiment. Repeatable. [default: all]", flag="--experiment"),
     ] = ()
     retain_data: Annotated[
         str | None,
@@ -222,16 +232,19 @@ class DirectionSettings(Caches, Precision, Rows, Anchors):
             metavar="NAME|FILE",
         ),
     ] = None
-    n_retain: Annotated[int, Option("At most so many of them, evenly taken.", least=2)] = 64
+    n_retain: Annotated[int, Option("At most so many kept questions, evenly spaced.", least=2)] = 64
     """What a direction costs is measured on them."""
     layers: Layers = "all"
     strengths: Annotated[
         str,
-        Option("ADD: 1 is the exact mean shift.", needs=(Needs("kinds", one_of=("add", ())),)),
+        Option(
+            "ADD: factors of the mean shift; 1 adds exactly that.",
+            needs=(Needs("kinds", one_of=("add", ())),),
+        ),
     ] = "0.25,0.5,0.75,1,1.25,1.5,2"
     score: Annotated[
         Literal["em", "logprob"],
-        Option("What decides: entity tokens right, or their log-prob."),
+        Option("Score that decides: entity tokens that are right, or their log-prob."),
     ] = "em"
     at: Annotated[
         Literal["prefix", "span"],
@@ -239,9 +252,16 @@ class DirectionSettings(Caches, Precision, Rows, Anchors):
     ] = "prefix"
     where: Annotated[
         Literal["response", "all"],
-        Option("ADD and CLAMP: from the last prefix token on, or all.", flag="--positions"),
+        Option(
+            "ADD and CLAMP: positions from the last prefix token on, or all.", flag="--positions"
+        ),
     ] = "response"
-    n_folds: Annotated[int, Option(flag="--folds", least=2, rare="set")] = 5
+    n_folds: Annotated[
+        int,
+        Option(
+            "Parts of whole authors; each is held out once.", flag="--folds", least=2, rare="set"
+        ),
+    ] = 5
     n_random: Annotated[
         int,
         Option(
@@ -261,11 +281,11 @@ class DirectionSettings(Caches, Precision, Rows, Anchors):
         int, Option("ABLATE: longest free answer.", least=1, needs=(_ABLATE,))
     ] = 32
     seed: Seed = 0
-    form: Annotated[Form, Option("How questions without a prefix are asked.", flag="--format")] = (
-        "raw"
-    )
+    form: Annotated[
+        Form, Option("Form in which questions without a prefix are asked.", flag="--format")
+    ] = "raw"
     out: Annotated[
         Path | None,
-        Option("[default: experiments/out/steering/<model>/audit]", is_a="folder"),
+        Option("Result folder. [default: experiments/out/steering/<model>/audit]", is_a="folder"),
     ] = None
     memory: Memory = MEMORY

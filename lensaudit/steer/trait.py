@@ -32,7 +32,7 @@ Said = Annotated[str, Field(pattern=r"\S")]
 
 @dataclass(frozen=True)
 class ContrastRow:
-    """One question with an answer that shows the trait, or one that does not."""
+    """A question with an answer that shows the trait, or one that does not."""
 
     question: Said
     answer: Said
@@ -71,7 +71,7 @@ class Elicitation:
 
 @dataclass(frozen=True)
 class Trait:
-    """One prompt file, under the names of its keys."""
+    """A prompt file, under the names of its keys."""
 
     questions: tuple[Said, ...]
     """Asked for evaluation; none of them is asked for extraction."""
@@ -83,7 +83,7 @@ class Trait:
     """1 if more of the trait is the aim of steering, -1 if less."""
     refusal_is_trait: Flag = False
     calibrated: Flag = True
-    """False: nobody has held its judge's prompt against people's labels."""
+    """False: the prompt of its judge was never compared with people's labels."""
     extraction: Elicitation | None = None
     contrast: Mapping[
         Literal["positive", "negative"], Annotated[tuple[ContrastRow, ...], Field(min_length=1)]
@@ -179,8 +179,9 @@ def check_disjoint(questions: Sequence[str], estimated: Iterable[str], source: s
     known = frozenset(estimated)
     if common := [one for one in questions if question_hash(one) in known]:
         raise InputError(
-            f"{source}: {len(common)} evaluation questions are extraction questions too "
-            f"(first {common[0][:60]!r}); a trait must be seen on questions it was not found with"
+            f"{source}: {len(common)} evaluation questions are extraction questions too (first "
+            f"{common[0][:60]!r}); a trait must be tested on questions that it was not extracted "
+            "with"
         )
 
 
@@ -266,7 +267,7 @@ EXTRACTED = f"extract_{MANIFEST}"
 
 
 def audit_folder(settings: DirectionSettings) -> Path:
-    """Where the results of `steer audit` go."""
+    """Result folder of `steer audit`."""
     return settings.out or _of_model(settings.name) / "audit"
 
 
@@ -290,7 +291,7 @@ def found_in(settings: CrossSettings, trait: Trait) -> Path:
 
 
 def crossed_folder(settings: CrossSettings) -> Path:
-    """Where the results of `steer cross` go."""
+    """Result folder of `steer cross`."""
     return settings.out or _of_model(settings.name) / "traits"
 
 
@@ -302,7 +303,7 @@ def files_of(settings: AskSettings) -> tuple[str, str]:
 
 
 def folder_of(settings: TraitSettings, trait: Trait) -> Path:
-    """Where the files of a model and a trait go."""
+    """Folder of the files of a model and a trait."""
     return settings.out or _of_model(settings.name) / slug(trait.name)
 
 

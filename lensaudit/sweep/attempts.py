@@ -6,11 +6,13 @@ preempted   told to stop, or out of time: goes on where it was
 poison      its worker was killed each time: left alone until `retry`
 permanent   anything else would fail the same way: left alone until `retry`
 
-A claim guards against duplicate work, no more: results do not depend on it. It is a file made with
-O_EXCL, touched every half minute, and void when its process is gone, or when it was not touched for
-five minutes. Ages are taken from the file system's own clock, so that nodes whose clocks differ
-agree. What came of each attempt is a line of an append-only log per unit. A result is published
-whole by one rename, and found again by the key of its unit.
+A claim guards against duplicate work, no more: results do not depend on it. It is a file, made
+while a `FileLock` is held, touched every half minute, and void when its process is gone, or when it
+was not touched for five minutes. No `FileLock` is held for a whole attempt: on a disk that nodes
+share it may not reach the other node, and it does not say who holds it. Ages are taken from the
+file system's own clock, so that nodes whose clocks differ agree. What came of each attempt is a
+line of an append-only log per unit. A result is published whole by one rename, and found again by
+the key of its unit.
 """
 
 import contextlib
@@ -153,7 +155,7 @@ def set_back(path: Path) -> None:
 
 
 class Attempt:
-    """One try, as a context: its begin and its end are logged, a failure ends here.
+    """An attempt, as a context: its begin and its end are logged, a failure ends here.
 
     What stops the worker rather than the unit (an interrupt, a signal) is logged and goes on.
     """
@@ -245,7 +247,7 @@ class StopSignals:
 
 
 def holder(path: Path) -> str | None:
-    """The process that holds a claim; None where nobody does."""
+    """The process that holds a claim; None where none does."""
     try:
         age_s = _now(path.parent) - path.stat().st_mtime
     except OSError:
@@ -262,7 +264,7 @@ def holder(path: Path) -> str | None:
 
 @contextlib.contextmanager
 def claimed(path: Path) -> Iterator[bool]:
-    """Hold a claim for the body; False where somebody else does."""
+    """Hold a claim for the body; False where another process does."""
     nonce, stop = secrets.token_hex(8), threading.Event()
     if not _take(path, nonce):
         yield False
@@ -310,7 +312,7 @@ def _now(folder: Path) -> float:
 
 
 RESULT = "result.json"
-SCHEMA = 1
+SCHEMA = 2
 PARTS = ("eval", "patch", "know")
 """Folders of a unit: one for each question."""
 CHECKPOINT = "checkpoint"
@@ -374,7 +376,7 @@ class UnitState:
     """Why it failed for good, or what stopped its last attempt."""
     n_attempts: int
     n_killed: int
-    """Attempts without an end whose worker is gone, and which nobody told to stop."""
+    """Attempts without an end whose worker is gone without having been told to stop."""
     n_halvings: int
     """Attempts that ran out of memory."""
     n_transient: int

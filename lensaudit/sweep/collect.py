@@ -4,14 +4,15 @@ results/table.csv, table.json, table.parquet   one row per unit and metric
 results/verdicts.json                           what may be said of each model, by variant
 results/<variant>/<model>/{eval,patch,know}     as these commands leave them
 results/<variant>/to_do.json                    models without a result, and why
-results/collected.json                          how many planned units each number rests on; last of
-                                                all, with the key of what was collected and the hash
-                                                of every file
+results/collected.json                          how many planned units each number rests on
+results/manifest.json                           last of all: the key of what was collected, and the
+                                                hash of every file
 """
 
 import importlib.util
 import os
 import shutil
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -22,9 +23,10 @@ from lensaudit.errors import PartialError, VerificationError, shortened
 from lensaudit.files import digest, make_folder, os_error, slug, write_csv, write_json
 from lensaudit.progress import Notice, unheard
 from lensaudit.results.integrity import misfits
-from lensaudit.results.keyed import keyed_document, nothing_to_do, write_keyed
-from lensaudit.results.manifest import code_digest, mark_of
+from lensaudit.results.keyed import begin, finished, nothing_to_do, seal
+from lensaudit.results.manifest import MANIFEST, code_digest, manifest, signed
 from lensaudit.results.owner import check_free
+from lensaudit.results.reading import json_object, part
 from lensaudit.sweep.attempts import (
     PARTS,
     RESULT,
@@ -35,6 +37,7 @@ from lensaudit.sweep.attempts import (
 )
 from lensaudit.sweep.plan import Sweep, Unit
 from lensaudit.sweep.removal import remove_below
+from lensaudit.sweep.values import Values, values_in
 from lensaudit.verdict.collect import keeps_document, kept, verdicts
 
 COLUMNS = (
@@ -56,12 +59,15 @@ COLUMNS = (
     "device",
     "unit",
 )
+COMMAND = "sweep collect"
 COLLECTED, VERDICTS = "collected.json", "verdicts.json"
 _AT_THE_TOP = (VERDICTS, "table.csv", "table.json", "table.parquet")
 TableRow = Mapping[str, Any]
 """Column -> value."""
 Results = Mapping[Unit, Mapping[str, Any]]
-"""Finished unit -> its result."""
+"""Finished unit -> what its result says of it."""
+Measured = Mapping[Unit, Values]
+"""Finished unit -> its values."""
 _SHOWN = 5
 
 
@@ -87,7 +93,7 @@ def collect(
         VerificationError: a finished unit's files were changed.
     """
     folder = out or sweep.root / "results"
-    check_free(folder, "sweep collect")
+    check_free(folder, COMMAND)
     states = states_of(sweep)
     missing = {one.unit.label: why_missing(one) for one in states if one.result is None}
     if missing and not allow_missing:
@@ -96,28 +102,41 @@ def collect(
             f"{len(missing)} of {len(states)} planned units have no result: {named}\n"
             "run the sweep again, or collect what is there with --allow-missing"
         )
-    done = _finished(sweep, states)
-    rows = [row for unit, result in done.items() for row in table_rows(unit, result)]
-    counted = summary(sweep, states, rows, missing) | {"keeps": keeps(sweep, done)}
+    done, started = _finished(sweep, states), time.monotonic()
+    values = {
+        unit: values_in(sweep.unit(unit.id), result["not_asked"]) for unit, result in done.items()
+    }
+    rows = [row for unit in done for row in table_rows(unit, done[unit], values[unit])]
+    counted = summary(sweep, states, rows, missing) | {"keeps": keeps(sweep, values)}
     with_pandas = importlib.util.find_spec("pyarrow") is not None
     of_units = {unit.id: dict(result) for unit, result in done.items()}
     key = digest([counted, of_units, with_pandas, code_digest()])
     if _is_there(folder, key):
         notice(nothing_to_do(folder))
     else:
-        _write(sweep, states, done, rows, counted | {"key": key}, folder)
+        begin(folder, key, COMMAND)
+        _write(sweep, states, done, rows, counted, folder)
+        inputs = {"plan": sweep.hash}
+        made = manifest(COMMAND, options={}, inputs=inputs, device="none", started=started)
+        seal(folder, made, key=key, files=_files(folder))
     for line in (*_notes(sweep, rows), *(f"missing: {one}: {why}" for one, why in missing.items())):
         notice(line)
     return folder
 
 
 def _is_there(folder: Path, key: str) -> bool:
-    """Whether a folder holds a collection of this key, each file as it was written, and no more."""
-    known = (keyed_document(folder / COLLECTED, key) or {}).get("files") or {}
-    below = {one.parent for one in folder.glob("*/to_do.json")}
-    there = {path for one in below for path in one.rglob("*") if path.is_file()}
-    names = {path.relative_to(folder).as_posix() for path in there}
-    return bool(known) and names <= known.keys() and not misfits(folder, name=COLLECTED)
+    """Whether a folder holds a collection of this key, with no file changed or added."""
+    if not finished(folder, key, COMMAND):
+        return False
+    return _files(folder) <= part(json_object(folder / MANIFEST), "files").keys()
+
+
+def _files(folder: Path) -> set[str]:
+    """Names of all files of a collection below its folder."""
+    found = {folder / name for name in (COLLECTED, *_AT_THE_TOP) if (folder / name).is_file()}
+    for variant in {one.parent for one in folder.glob("*/to_do.json")}:
+        found |= {path for path in variant.rglob("*") if path.is_file()}
+    return {path.relative_to(folder).as_posix() for path in found}
 
 
 def _write(
@@ -128,7 +147,6 @@ def _write(
     counted: Mapping[str, Any],
     folder: Path,
 ) -> None:
-    make_folder(folder)
     # an earlier collection goes: what is here belongs to one plan
     for name in (COLLECTED, *_AT_THE_TOP):
         (folder / name).unlink(missing_ok=True)
@@ -141,11 +159,7 @@ def _write(
         write_json(make_folder(folder / variant) / "to_do.json", to_do)
     _table(folder, rows)
     write_json(folder / VERDICTS, judged(folder))
-    variants = {one.parent for one in folder.glob("*/to_do.json")}
-    files = [folder / name for name in _AT_THE_TOP if (folder / name).is_file()]
-    files += [path for one in sorted(variants) for path in one.rglob("*") if path.is_file()]
-    marks = {path.relative_to(folder).as_posix(): mark_of(path) for path in files}
-    write_keyed(folder / COLLECTED, {**counted, "files": dict(sorted(marks.items()))})
+    write_json(folder / COLLECTED, signed(counted))
 
 
 def _finished(sweep: Sweep, states: Sequence[UnitState]) -> Results:
@@ -173,11 +187,10 @@ def _notes(sweep: Sweep, rows: Sequence[TableRow]) -> Iterator[str]:
         )
 
 
-def keeps(sweep: Sweep, done: Results) -> dict[str, Any]:
+def keeps(sweep: Sweep, measured: Measured) -> dict[str, Any]:
     """What every model but the anchors keeps beside `full`: all were asked the same rows."""
     values = {
-        unit: {name: value["value"] for name, value in result["values"].items()}
-        for unit, result in done.items()
+        unit: {name: one.value for name, one in found.items()} for unit, found in measured.items()
     }
     retain, full = sweep.anchor_units()
     found = {
@@ -189,7 +202,7 @@ def keeps(sweep: Sweep, done: Results) -> dict[str, Any]:
 
 
 def judged(folder: Path) -> list[dict[str, Any]]:
-    """What may be said of the models of a collection, each by its own results alone."""
+    """Verdicts of the models of a collection, each by its own results alone."""
     found = {one.parent for one in folder.glob("*/*/patch/summary.json")}
     return [
         {"variant": place.parts[-3], "model": place.parts[-2]} | asdict(model.verdict)
@@ -199,12 +212,12 @@ def judged(folder: Path) -> list[dict[str, Any]]:
     ]
 
 
-def table_rows(unit: Unit, result: Mapping[str, Any]) -> Iterator[TableRow]:
+def table_rows(unit: Unit, result: Mapping[str, Any], values: Values) -> Iterator[TableRow]:
     """One row per metric of a unit, in the order of `COLUMNS`."""
     of_unit = {key: result.get(key) for key in ("role", "method", "weights", "dtype", "device")}
     of_unit |= {"model": unit.target, "variant": unit.variant, "unit": unit.id}
-    for metric, value in result["values"].items():
-        row = {**of_unit, **value, "metric": metric}
+    for metric, value in values.items():
+        row = {**of_unit, **value.columns, "metric": metric}
         yield {column: row[column] for column in COLUMNS}
 
 
@@ -237,8 +250,8 @@ def _folders(sweep: Sweep, done: Iterable[Unit], folder: Path) -> None:
     for unit in done:
         name = slug(unit.target)
         place = name if names.count(name) == 1 else f"{name}-{unit.id[:8]}"
-        for part in PARTS:
-            source, to = sweep.unit(unit.id) / part, folder / unit.variant / place / part
+        for asked in PARTS:
+            source, to = sweep.unit(unit.id) / asked, folder / unit.variant / place / asked
             try:
                 if source.is_dir():
                     shutil.copytree(source, to, copy_function=_link)

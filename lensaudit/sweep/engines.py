@@ -1,4 +1,4 @@
-"""Where units run: here one after another, in local processes, on Ray, on Slurm.
+"""Engines that run units: here one after another, local processes, Ray, Slurm.
 
 An engine takes orders and returns when each was tried; what came of it is on disk. Placement,
 repetition after a lost worker and queues are the engine's. Local processes are those of
@@ -54,7 +54,7 @@ LAST_PASS_S = 60.0
 """What a worker without a driver has for the pass it is in."""
 JOB_POLL_S = 1.0
 TIMEOUT_MIN = 240
-"""Minutes a job may take where nobody says so; a checkpoint with its variants takes fewer."""
+"""Default limit of a job, minutes; a checkpoint with its variants takes fewer."""
 
 
 def engine_of(settings: RunSettings, sweep: Sweep, *, report: Report) -> Engine:
@@ -220,7 +220,7 @@ def _begin(environment: dict[str, str]) -> None:
 
 
 def _work(order: Order) -> None:
-    """Do an order; nobody is left to wait for the next one where the driver was killed."""
+    """Do an order; end where the driver was killed, as no next one will come."""
     try:
         work(order, said)
     finally:

@@ -44,7 +44,7 @@ _ID = re.compile(r"[0-9a-f]{32}")
 
 
 def is_id(text: str) -> bool:
-    """Is it what a unit's folders are called?"""
+    """Whether a text is the id of a unit, which its folders are called by."""
     return _ID.fullmatch(text) is not None
 
 
@@ -71,7 +71,7 @@ class Target:
         return [self.weights] if self.weights else [self.repo, self.revision, self.adapter]
 
     def entry(self, folder: Path | None = None) -> dict[str, Any]:
-        """Its row of a registry file; `folder` is where its files are by now."""
+        """Row of the target in a registry file; `folder` is where its files are by now."""
         path = folder or (self.repo if self.is_folder else None)
         place = {"path": str(path)} if path else {"repo": self.repo, "revision": self.revision}
         rest = {"role": self.role, "method": self.method, "adapter": self.adapter}
@@ -108,14 +108,14 @@ class UnitConditions(Machine, NeutralRows, Questions):
 
     @property
     def content(self) -> dict[str, Any]:
-        """As JSON; without what `_UNSAID` names."""
+        """The conditions as JSON, without what `_UNSAID` names."""
         unsaid = object()
         return {key: one for key, one in plain(self).items() if one != _UNSAID.get(key, unsaid)}
 
 
 @dataclass(frozen=True)
 class Unit:
-    """One checkpoint in one variant, with all its scores."""
+    """A checkpoint in one variant, with all its scores."""
 
     id: str
     target: str
@@ -161,7 +161,7 @@ class Sweep:
         return self.root / "units" / unit_id
 
     def work(self, unit_id: str) -> Path:
-        """Where a unit is worked on; what is finished in it is kept for the next attempt."""
+        """Folder in which a unit is worked on; finished parts are kept for the next attempt."""
         return self.root / "work" / unit_id
 
     def attempts(self, unit_id: str) -> Path:

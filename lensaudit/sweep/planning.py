@@ -85,7 +85,7 @@ def plan_of(settings: PlanSettings, notice: Notice | None = None) -> Sweep:
     (retain, *_) = retains_for(models, settings.retain, registry)
     if retain == NO_RETAIN_MODEL:
         raise InputError(
-            "--retain: a sweep holds every model against one that never saw the facts; name it "
+            "--retain: a sweep compares every model with one that never saw the facts; name it "
             "(`lensaudit patch --retain none` and `lensaudit know` do without)"
         )
     chosen_anchors = {

@@ -50,7 +50,7 @@ def said(line: str) -> None:
 
 @dataclass(frozen=True)
 class Order:
-    """What a worker is told; plain data, so that any engine can carry it."""
+    """A worker's order: which units to do; plain data, so that any engine can carry it."""
 
     root: str
     """The sweep's folder."""
@@ -92,7 +92,7 @@ Engine = Callable[[Sequence[Order]], None]
 
 
 def work(order: Order, report: Report = unheard) -> None:
-    """Do the units that are not done, failed for good, or somebody else's.
+    """Do the units that are not done, have not failed for good, and are not another worker's.
 
     Every failure is in the unit's log when this returns; what it raises stopped the worker.
 

@@ -22,7 +22,7 @@ RELEARNED = "relearn-1ep"
 """Variant of a checkpoint that learned rows again for an epoch."""
 _INSIDE = Needs("metrics", reads=("patched",))
 
-Metrics = Annotated[str, Option("Names with commas, or all.", flag="--metric", commas=True)]
+Metrics = Annotated[str, Option("Metric names with commas, or all.", flag="--metric", commas=True)]
 Association = Annotated[
     Asked | None,
     Option(
@@ -63,7 +63,9 @@ class PlanSettings(Machine, NeutralRows, Questions, Anchors):
     ] = ()
     relearn_on: Annotated[
         str | None,
-        Option("Rows relearned. [default: the forget set]", metavar="NAME|FILE", rare="set"),
+        Option(
+            "Rows that are relearned. [default: the forget set]", metavar="NAME|FILE", rare="set"
+        ),
     ] = None
     out: Annotated[Path, Option("Sweep folder.", flag="--out -o")]
 
@@ -77,9 +79,11 @@ class RunSettings:
         Option("Here one by one, local processes, Ray, or Slurm through submitit.", typed=True),
     ] = "serial"
     workers: Annotated[
-        int | None, Option("At once. [default: one per GPU or 4 cores]", least=1)
+        int | None, Option("Workers at once. [default: one per GPU or 4 cores]", least=1)
     ] = None
-    gpus: Annotated[str | None, Option("pool: indices with commas, e.g. 0,1.", commas=True)] = None
+    gpus: Annotated[str | None, Option("pool: GPU indices with commas, e.g. 0,1.", commas=True)] = (
+        None
+    )
     per_gpu: Annotated[
         int,
         Option("Workers that share a GPU, each with its part of the memory.", least=1, expert=True),
@@ -118,14 +122,16 @@ class RunSettings:
 class CheckSettings:
     """Sample of finished units that is computed again."""
 
-    sample: Annotated[int, Option(least=1)] = 5
+    sample: Annotated[int, Option("Units that are computed again.", least=1)] = 5
     seed: Seed = 0
-    tolerance: Annotated[float | None, Option("[default: by dtype]", least=0)] = None
+    tolerance: Annotated[
+        float | None, Option("Largest difference that is allowed. [default: by dtype]", least=0)
+    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class WatchSettings(Machine, NeutralRows, Questions, Anchors):
-    """Which training run is watched, and how each checkpoint is measured."""
+    """A run of `watch`: the training run, and how each checkpoint is measured."""
 
     needs: ClassVar = needing(NeutralRows, _INSIDE) | {"exclude": (_INSIDE,)}
 
@@ -138,5 +144,7 @@ class WatchSettings(Machine, NeutralRows, Questions, Anchors):
         Option("Seconds a checkpoint must be unchanged.", flag="--settled", least=0, rare="set"),
     ] = 5.0
     once: Annotated[bool, Option("Audit what is there and end.")] = False
-    max_hours: Annotated[float | None, Option("End after so long.", least=0)] = None
-    out: Annotated[Path | None, Option("[default: experiments/out/watch-<folder>]")] = None
+    max_hours: Annotated[float | None, Option("End after so many hours.", least=0)] = None
+    out: Annotated[
+        Path | None, Option("Result folder. [default: experiments/out/watch-<folder>]")
+    ] = None

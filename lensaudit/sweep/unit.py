@@ -1,4 +1,4 @@
-"""One unit from its checkpoint to its published result: attacked, measured, published.
+"""A unit from its checkpoint to its published result: attacked, measured, published.
 
 And again: are the numbers those that another machine would find? Random units are computed anew.
 """
@@ -7,10 +7,9 @@ import math
 import random
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from lensaudit.association.calls import WHO_HAS_WHAT
 from lensaudit.attacks.relearn import RelearnJob
@@ -21,19 +20,15 @@ from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.auditing.step import Opened
 from lensaudit.errors import InputError, TryAgainError, VerificationError, WorkError
 from lensaudit.files import make_folder, read_json, write_json
-from lensaudit.metrics.registry import Metric, metric_of, ordered, retain_names
+from lensaudit.metrics.registry import ordered, retain_names
 from lensaudit.models.checkpoint import Checkpoint, in_role, open_model
 from lensaudit.models.device import resolve_device
 from lensaudit.patching.options import parse_memory
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import unheard
 from lensaudit.results.keyed import keyed_document
-from lensaudit.results.kinds.eval import MetricResult
-from lensaudit.results.kinds.patch import PatchSummary
 from lensaudit.results.manifest import git_commit
 from lensaudit.results.roles import check_roles, ends_as_sources
-from lensaudit.results.run import RunResult
-from lensaudit.scores.estimate import Estimate
 from lensaudit.settings import Anchors, Caches, Machine, NeutralRows, Questions, Rows, shared
 from lensaudit.sweep.attempts import RESULT, finished, publish
 from lensaudit.sweep.plan import (
@@ -49,13 +44,13 @@ from lensaudit.sweep.plan import (
 from lensaudit.sweep.planning import patched_data, validity_data, without_rows
 from lensaudit.sweep.run import Report
 from lensaudit.sweep.settings import RELEARNED
+from lensaudit.sweep.values import Values, values_in
 from lensaudit.sweep.weights import Weights
 from lensaudit.training.rows import load_rows
 from lensaudit.training.trainee import stored_dtype
 
 Obtain = Callable[[Target], Path | None]
 """A target's files as a folder; None where the usual ways find them."""
-LENS = "logit_lens"
 TOLERANCES = {"float32": 1e-3, "bfloat16": 5e-2, "float16": 2e-2}
 """Of a value, absolute and relative: other kernels and batches move metrics by less than this; a
 generation may change a word, so that a mean over few texts moves more."""
@@ -81,7 +76,7 @@ def run_unit(sweep: Sweep, unit: Unit, obtain: Obtain, halvings: int, report: Re
     work = make_folder(sweep.work(unit.id))
     caches = Path(sweep.conditions.activations or sweep.root / "activations")
     settings = stage(sweep, unit, work, obtain, caches, halvings)
-    values = measured(unit.target, settings, sweep.conditions, work, report)
+    not_asked = measured(unit.target, settings, sweep.conditions, work, report)
     target = vars(sweep.by_name[unit.target])
     manifest = read_json(work / "eval" / "manifest.json")
     weights = manifest["inputs"]["model"]["weights"]
@@ -98,7 +93,7 @@ def run_unit(sweep: Sweep, unit: Unit, obtain: Obtain, halvings: int, report: Re
             "weights": weights,
             "versions": manifest["versions"],
             "halvings": halvings,
-            "values": values,
+            "not_asked": not_asked,
             "seconds": round(time.monotonic() - started, 3),
             "git_commit": git_commit(),
         },
@@ -183,11 +178,14 @@ def _retain_log(sweep: Sweep, unit: Unit) -> Path | None:
 @ends_as_sources()
 def measured(
     model: str, settings: EvaluateSettings, conditions: UnitConditions, out: Path, report: Report
-) -> dict[str, Any]:
-    """Measure into `out`, as an audit does; the values by metric, as a result file holds them.
+) -> str | None:
+    """Measure into `out`, as an audit does; returns why who has what was not asked, if so.
 
     Scores are patched before anything is evaluated: their errors are errors, while in an
     evaluation they would become a reason beside the other metrics.
+
+    Returns:
+        The reason; None where it was asked, or is no part of the plan.
 
     Raises:
         LensAuditError: the unit has no result; finished passes are kept in `out`.
@@ -215,70 +213,9 @@ def measured(
     found = measure(
         [model], steps, out, notice=report, progress=lambda progress: report(progress.piece)
     )
-    said = found.said[model]
-    if said.failures:
-        raise WorkError(f"{said.failures[0].step}: {said.failures[0].message}")
-    values = {name: _value(metric_of(name), one) for name, one in sorted(said.entries.items())}
-    for asked in know.values():
-        values |= _association(asked if isinstance(asked, str) else found.known[model])
-    for depth in found.depths:
-        values |= _depths(depth.record)
-    return values
-
-
-def _association(known: RunResult | str) -> dict[str, Any]:
-    """P of the assignment test and bits a fact as plain JSON; the reason where nobody is asked."""
-    unknown = Estimate(None, n=0, why="no model that never knew was asked: no prior")
-    p, bits, unscored = unknown, unknown, 0
-    if isinstance(known, str):
-        p = bits = replace(unknown, why=known)
-    else:
-        found = known.record
-        n, unscored = found.n, len(found.unscored)
-        p, mean = Estimate(found.p, n=n), found.bits or unknown
-        bits = replace(mean, n=n, why=unknown.why)
-    return {
-        "assignment": _row(p, unscored, "forgot", "association"),
-        "bits": _row(bits, unscored, "knows", "association"),
-    }
-
-
-def _row(found: Estimate, n_unscored: int, pole: str | None, family: str) -> dict[str, Any]:
-    """A value with its limits, or the reason why there is none, as plain JSON."""
-    return {
-        "value": found.value,
-        "low": found.low,
-        "high": found.high,
-        "n_scored": found.n or 0,
-        "n_unscored": n_unscored,
-        "reason": found.why if found.value is None else None,
-        "high_means": pole,
-        "family": family,
-    }
-
-
-def _depths(summary: PatchSummary) -> dict[str, Any]:
-    """Logit Lens depth, depth on facts to keep and selectivity as plain JSON, where asked."""
-    found: dict[str, Any] = {}
-    if summary.lens_per_layer:
-        n = summary.lens_n_scored
-        depth = Estimate.within(summary.lens, summary.lens_ci95, n=n)
-        found[LENS] = _row(depth, summary.n - n, "forgot", "depth")
-    for name, one in summary.collateral.items():
-        deeper, n = one.selectivity, one.n_scored
-        for key, value, ends in (
-            ("collateral", one.depth, one.ci95),
-            ("selectivity", deeper["value"], deeper["ci95"]),
-        ):
-            depth = Estimate.within(value, ends, n=n, why="no fact could be scored")
-            found[f"{key}_{name}"] = _row(depth, one.n - n, "forgot", "depth")
-    return found
-
-
-def _value(metric: Metric, entry: MetricResult) -> dict[str, Any]:
-    """One metric as plain JSON."""
-    found = replace(entry, n=entry.n_scored, why=entry.reason or "no value")
-    return _row(found, entry.n_unscored, metric.high_means, metric.fn.__module__.rpartition(".")[2])
+    if failures := found.said[model].failures:
+        raise WorkError(f"{failures[0].step}: {failures[0].message}")
+    return next((asked for asked in know.values() if isinstance(asked, str)), None)
 
 
 def attacked(
@@ -365,18 +302,18 @@ def _compared(sweep: Sweep, unit: Unit, tolerance: float | None) -> Compared:
         work, obtain = Path(folder), Weights(sweep).obtain
         own, halvings = work / "activations", int(result["halvings"])
         settings = stage(sweep, unit, work, obtain, own, halvings)
-        again = measured(unit.target, settings, sweep.conditions, work, unheard)
+        not_asked = measured(unit.target, settings, sweep.conditions, work, unheard)
+        again = values_in(work, not_asked)
+    before = values_in(sweep.unit(unit.id), result["not_asked"])
     allowed = TOLERANCES[result["dtype"]] if tolerance is None else tolerance
-    return compare(unit, result["values"], again, allowed)
+    return compare(unit, before, again, allowed)
 
 
-def compare(
-    unit: Unit, before: Mapping[str, Any], again: Mapping[str, Any], tolerance: float
-) -> Compared:
+def compare(unit: Unit, before: Values, again: Values, tolerance: float) -> Compared:
     """The largest difference of two measurements; a value on one side only is infinite."""
     gaps: dict[str, float] = {}
     for name in before.keys() | again.keys():
-        a, b = (one.get(name, {}).get("value") for one in (before, again))
+        a, b = (one[name].value if name in one else None for one in (before, again))
         one_sided = 0.0 if a is b else math.inf
         gaps[name] = one_sided if a is None or b is None else abs(a - b) / max(1.0, abs(a))
     worst = max(gaps, key=lambda name: gaps[name], default="")
@@ -394,6 +331,7 @@ def refuse(found: Sequence[Compared]) -> None:
     if bad:
         named = "; ".join(f"{one.unit}: {one.metric} by {one.worst:.3g}" for one in bad[:5])
         raise VerificationError(
-            f"{len(bad)} of {len(found)} units differ by more than {bad[0].tolerance:g}: {named}\n"
-            "compute them again with `lensaudit sweep retry --redo`, and mind the machine"
+            f"{len(bad)} of {len(found)} units differ by more than {bad[0].tolerance:g}: "
+            f"{named}\ncompute them again with `lensaudit sweep retry --redo`, and check the "
+            "machine"
         )

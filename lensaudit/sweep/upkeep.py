@@ -1,4 +1,4 @@
-"""How far is a sweep? And failed units set back, and what nobody needs any more removed.
+"""Progress of a sweep, retries of failed units, and removal of what is no longer needed.
 
 What is removed is named by the plan, which fits its own checksum: units, checkpoints. In their
 folders every file must be one that a unit writes or a checkpoint has.
@@ -90,9 +90,9 @@ def garbage(sweep: Sweep, *, others: bool, report: Notice) -> dict[Path, Sequenc
     for path, ours in _leftovers(sweep, others=others):
         try:
             if path.is_symlink():
-                raise InputError(f"{path}: is a link, which nothing of ours is; it stays")
+                raise InputError(f"{path}: is a link, and lensaudit makes none; it stays")
             if not path.is_dir() and not ours(path):
-                raise InputError(f"{path}: nothing of ours names it; it stays as it is")
+                raise InputError(f"{path}: lensaudit has no record of it; it stays as it is")
             found[path] = files_below(path, ours) if path.is_dir() else [path]
         except LensAuditError as error:
             report(str(error))
@@ -114,7 +114,7 @@ def remove(sweep: Sweep, found: Mapping[Path, Sequence[Path]]) -> int:
 
 
 def _leftovers(sweep: Sweep, *, others: bool) -> Iterator[tuple[Path, Ours]]:
-    """What nobody needs, each with what its files may be."""
+    """Leftovers of finished units and dead workers, each with the files that it may hold."""
     root, states = sweep.root, states_of(sweep)
     idle = {state.unit.id for state in states if state.name != "running"}
     done = {state.unit.id for state in states if state.name == "done"}
@@ -138,7 +138,7 @@ def _leftovers(sweep: Sweep, *, others: bool) -> Iterator[tuple[Path, Ours]]:
 
 
 def _is_fetched(weights: Path, names: Set[str], path: Path) -> bool:
-    """Is it of a fetched checkpoint, or of what says which there are?"""
+    """Whether a file is of a fetched checkpoint, or of the list of these."""
     below = path.relative_to(weights).parts
     if below[0] == "trash":
         gone = _TRASH.fullmatch(below[1])
@@ -149,7 +149,7 @@ def _is_fetched(weights: Path, names: Set[str], path: Path) -> bool:
 
 
 def _is_wanted(path: Path) -> bool:
-    """Is it named as a file that is fetched of a checkpoint?"""
+    """Whether a file has a name that is fetched of a checkpoint."""
     return any(fnmatchcase(path.name, pattern) for pattern in WANTED)
 
 
@@ -170,7 +170,7 @@ def _is_submitted(path: Path) -> bool:
 
 
 def _of_unit(unit: Path) -> Ours:
-    """Is a file one that the result of a unit names, or that itself?"""
+    """Whether the result of a unit names a file, or is that file."""
     try:
         named = signed_object(unit / RESULT).get("files") if is_id(unit.name) else None
     except InputError:

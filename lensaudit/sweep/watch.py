@@ -18,6 +18,7 @@ from lensaudit.models.hub_files import check_at_hand
 from lensaudit.models.likeness import check_same_shape
 from lensaudit.models.registry import DEMO, ModelSpec, load_registry, resolve
 from lensaudit.results.kinds.curve import CurveRow
+from lensaudit.results.manifest import manifest
 from lensaudit.results.owner import check_free
 from lensaudit.results.reading import checked_as, document, part
 from lensaudit.results.roles import ModelRole, check_roles
@@ -45,9 +46,11 @@ from lensaudit.sweep.planning import (
 )
 from lensaudit.sweep.run import Order, attempt, check_anchor
 from lensaudit.sweep.settings import RunSettings, WatchSettings
+from lensaudit.sweep.values import Values, values_in
 
 CURVE = ("uds", "assignment", "bits", "em_erasure", "model_utility")
 """Always in the curve, first; every other metric follows."""
+WATCH = "watch"
 CURVE_FILE = "curve.json"
 _STEP = re.compile(r"(?:checkpoint|step|epoch|iter|global_step)[-_]?(\d+)$", re.IGNORECASE)
 _TARGET = "step-"
@@ -153,7 +156,7 @@ def _check_own(out: Path) -> None:
     Raises:
         InputError: it is another's; or its plan is of more than anchors and steps.
     """
-    check_free(out, "watch" if (out / CURVE_FILE).exists() else COMMAND)
+    check_free(out, WATCH if (out / CURVE_FILE).exists() else COMMAND)
     if (out / PLAN).exists():
         plan = read_plan(out)
         names = {one.name for one in plan.targets} - {*plan.anchors.values()}
@@ -209,7 +212,7 @@ def epoch_of(folder: Path) -> float | None:
 
 
 def _complete(folder: Path, settled_s: float) -> Checkpoint | None:
-    """The checkpoint that nobody writes any more: its files are whole, and quiet for a while."""
+    """The checkpoint, if it is finished: its files are whole, and unchanged for a while."""
     with contextlib.suppress(OSError, LensAuditError):
         times = [path.stat().st_mtime for path in folder.iterdir() if path.is_file()]
         # of a time that is far ahead the clock was set back since
@@ -256,14 +259,17 @@ def write_curve(sweep: Sweep, epochs: Mapping[int, float | None]) -> list[CurveR
         if unit.target.startswith(_TARGET)
     }
     states = {step: one for step, one in sorted(states.items()) if one.name in ("done", "failed")}
-    values = {step: (one.result or {}).get("values", {}) for step, one in states.items()}
+    values: dict[int, Values] = {
+        step: values_in(sweep.unit(one.unit.id), one.result["not_asked"]) if one.result else {}
+        for step, one in states.items()
+    }
     found = dict.fromkeys(key for row in values.values() for key in row)
     metrics = [key for key in CURVE if key in found] + [k for k in found if k not in CURVE]
     rows = [
         CurveRow(
             step,
             epochs.get(step),
-            {key: values[step].get(key, {}).get("value") for key in metrics},
+            {key: values[step][key].value if key in values[step] else None for key in metrics},
             one.failure.reason if one.failure else None,
         )
         for step, one in states.items()
@@ -274,4 +280,7 @@ def write_curve(sweep: Sweep, epochs: Mapping[int, float | None]) -> list[CurveR
     lines = [[row.get(name) for name in header] for row in written]
     write_csv(sweep.root / "curve.csv", header, lines)
     write_json(path, written)
+    started, inputs = time.monotonic(), {"plan": sweep.hash}
+    made = manifest(WATCH, kind="curve", options={}, inputs=inputs, device="none", started=started)
+    made.write(sweep.root, (CURVE_FILE, "curve.csv"))
     return rows

@@ -168,7 +168,7 @@ class Weights:
     def _look(
         self, target: Target, own: Path, there: ModelInfo | None, ahead: bool
     ) -> Literal["here", "needless", "mine", "wait"]:
-        """Is a checkpoint here, and if not, may this process fetch it now?"""
+        """Whether a checkpoint is here, and if not, whether this process may fetch it now."""
         with self._journal() as rows:
             row = rows.get(own.name)
             if row is not None and row["state"] == "ready" and own.is_dir():
@@ -256,7 +256,7 @@ class Weights:
         return listing(target)
 
     def _reserved(self, rows: Rows, name: str, n_bytes: int, ahead: bool) -> bool:
-        """Take room for a checkpoint, if nobody fetches it and there is room."""
+        """Reserve room for a checkpoint, if no process fetches it and there is room."""
         row = rows.get(name)
         if row is not None and row["state"] == "fetching" and _living(row["users"]):
             return False
@@ -316,7 +316,7 @@ class Weights:
 
 
 def folder_name(target: Target) -> str:
-    """Where a checkpoint is fetched to; `.partial` is appended while it is."""
+    """Folder that a checkpoint is fetched into; `.partial` is appended meanwhile."""
     return slug(f"{target.repo}--{target.revision}", 180)
 
 
@@ -331,7 +331,7 @@ class _Fetched:
 
 
 def _living(processes: Sequence[str]) -> bool:
-    """Is one of them alive? Of another machine it is taken to be."""
+    """Whether one of the processes is alive; those of another machine count as alive."""
     return any(is_running(one) is not False for one in processes)
 
 

@@ -62,7 +62,7 @@ class UnlearnJob(TrainingJob):
 
     @property
     def formats(self) -> tuple[Format, ...]:
-        """How rows are written."""
+        """Form of the training rows."""
         return formats_of(self.settings.formats, self.settings.model)
 
     @property
@@ -153,8 +153,8 @@ class UnlearnJob(TrainingJob):
         kept = {*taught(self.retain)}
         if both := [one for one in taught(self.forget) if one in kept]:
             raise InputError(
-                f"{len(both)} rows are to be forgotten and kept (first {both[0][0]!r}); "
-                "name other --kept"
+                f"{len(both)} rows are both to be forgotten and to be kept (first "
+                f"{both[0][0]!r}); name other --kept"
             )
         super().check()
 

@@ -30,7 +30,7 @@ def token_nll(logits: Logits, labels: Labels) -> Float[Tensor, "batch pos-1"]:
 
 
 def labelled(labels: Labels) -> Bool[Tensor, "batch pos-1"]:
-    """Where `token_nll` is a loss and not a filler."""
+    """Positions at which `token_nll` is a loss and not a filler."""
     return labels[:, 1:] != IGNORED
 
 

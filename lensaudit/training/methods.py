@@ -1,4 +1,4 @@
-"""Which methods are there, what does each minimise, and with which constants is it published?
+"""The unlearning methods: what each minimises, and the constants it is published with.
 
 A loss is a forget term, a retain term, and their weights.
 
@@ -54,7 +54,7 @@ class Hyper:
     retain_loss: Literal["nll", "kl"] = "nll"
     """The retain term; RMU has its own."""
     control_seed: int = 0
-    """RMU: draws the control vector."""
+    """RMU: seed of the control vector."""
 
     @property
     def keeps(self) -> bool:
@@ -114,7 +114,7 @@ def _resid(model: PreTrainedModel, part: TrainBatch, layer: int | None) -> Resid
 
 
 def answer_positions(part: TrainBatch) -> Bool[Tensor, "batch pos"]:
-    """Where the answer stands, its end token included."""
+    """Positions of the answer, its end token included."""
     return part.labels != losses.IGNORED
 
 
@@ -126,7 +126,7 @@ def control_vector(d_model: int, *, strength: float, seed: int) -> Float[Tensor,
 
 @dataclass(frozen=True)
 class Method:
-    """One row of the table of methods."""
+    """A row of the table of methods."""
 
     name: str
     forget: Callable[[Passes], Loss]
@@ -348,7 +348,7 @@ def hyper_of(method: Method, given: Mapping[str, Any], *, n_layers: int) -> Hype
 
 
 def _said(constant: str) -> str:
-    """As it is typed."""
+    """A constant as it is typed on the command line."""
     return constant.replace("_", "-")
 
 

@@ -1,4 +1,4 @@
-"""Which questions are unlearned and which kept, and what is batch number n of them?
+"""Rows to unlearn and rows to keep, and the batches made of them.
 
 Rows from a file, from TOFU, or embedded; as tokens and labels; as batches that are pure functions
 of their number, so that a resumed run reads what it would have read.
@@ -60,7 +60,7 @@ def load_rows(name_or_path: str, *, part: str) -> tuple[Fact, ...]:
 
 
 def taught(rows: Sequence[Fact]) -> list[tuple[str, str, str | None]]:
-    """Question, answer and prefix of every row; the prefix None where nobody annotated it."""
+    """Question, answer and prefix of every row; the prefix is None without annotation."""
     return [(one.question, one.answer, one.prefix if one.span else None) for one in rows]
 
 

@@ -24,13 +24,15 @@ ForgetRows = Annotated[
         metavar="NAME|FILE",
     ),
 ]
-Count = Annotated[int, Option(least=1)]
+Count = Annotated[int, Option("Rows per batch.", least=1)]
 Accumulate = Annotated[int, Option("Batches per optimiser step.", least=1, expert=True)]
-WeightDecay = Annotated[float, Option(least=0, rare="set")]
-MaxGradNorm = Annotated[float, Option(above=0, rare="set")]
+WeightDecay = Annotated[float, Option("Weight decay of AdamW.", least=0, rare="set")]
+MaxGradNorm = Annotated[
+    float, Option("Largest gradient norm; larger ones are clipped to it.", above=0, rare="set")
+]
 Written = Annotated[
     Formats | None,
-    Option("How rows are written. [default: chat; both for demo/… models]", flag="--format"),
+    Option("Form of the training rows. [default: chat; both for demo/… models]", flag="--format"),
 ]
 SaveEvery = Annotated[
     int | None,
@@ -59,7 +61,9 @@ Autocast = Annotated[
         expert=True,
     ),
 ]
-Trainable = Annotated[str, Option("Pattern of parameter names; the others stay.", expert=True)]
+Trainable = Annotated[
+    str, Option("Train only parameters whose names match this pattern.", expert=True)
+]
 
 BATCH_SIZE = 8
 N_ACCUMULATE = 4
@@ -108,12 +112,18 @@ class UnlearnSettings(Replaces, Names):
     lr: Annotated[
         float | None,
         Option(
-            "Peak. [default: the method's; 5e-4 for demo/… models; ten times that with --lora]",
+            "Peak learning rate. [default: the method's; 5e-4 for demo/… models; ten times that "
+            "with --lora]",
             above=0,
         ),
     ] = None
-    warmup_epochs: Annotated[float, Option(least=0, rare="set")] = 1.0
-    schedule: Annotated[Literal["linear", "constant"], Option(rare="set")] = "linear"
+    warmup_epochs: Annotated[
+        float, Option("Epochs in which the learning rate rises.", least=0, rare="set")
+    ] = 1.0
+    schedule: Annotated[
+        Literal["linear", "constant"],
+        Option("After the rise the learning rate falls to 0, or stays.", rare="set"),
+    ] = "linear"
     weight_decay: WeightDecay = 0.01
     max_grad_norm: MaxGradNorm = 1.0
     batch_size: Count = BATCH_SIZE
@@ -127,27 +137,28 @@ class UnlearnSettings(Replaces, Names):
         Literal["nll", "kl"] | None, Option("The retain term, nll or kl.", rare="constant")
     ] = None
     beta: Annotated[
-        float | None, Option("NPO, SimNPO, IdkDPO, AltPO, UNDIAL, WGA.", rare="constant")
+        float | None,
+        Option("Constant beta of NPO, SimNPO, IdkDPO, AltPO, UNDIAL and WGA.", rare="constant"),
     ] = None
     delta: Annotated[float | None, Option("SimNPO: margin, nats per token.", rare="constant")] = (
         None
     )
-    beta1: Annotated[float | None, Option("SatImp.", rare="constant")] = None
-    beta2: Annotated[float | None, Option("SatImp.", rare="constant")] = None
+    beta1: Annotated[float | None, Option("SatImp: its constant beta1.", rare="constant")] = None
+    beta2: Annotated[float | None, Option("SatImp: its constant beta2.", rare="constant")] = None
     ignore_first: Annotated[
         int | None, Option("CEU: answer tokens left alone.", least=0, rare="constant")
     ] = None
     layer: Annotated[
-        int | None, Option("RMU: whose output is steered, from 0.", rare="constant")
+        int | None, Option("RMU: layer whose output is steered, from 0.", rare="constant")
     ] = None
     strength: Annotated[
         float | None, Option("RMU: length of the control vector.", rare="constant")
     ] = None
     control_seed: Annotated[
-        int | None, Option("RMU: draws the control vector.", rare="constant")
+        int | None, Option("RMU: seed of the control vector.", rare="constant")
     ] = None
     epsilon: Annotated[
-        float | None, Option("PDU: retain loss that is allowed, nats per token.", rare="constant")
+        float | None, Option("PDU: highest retain loss allowed, nats per token.", rare="constant")
     ] = None
     dual_step: Annotated[
         float | None, Option("PDU: how fast its multiplier moves.", rare="constant")

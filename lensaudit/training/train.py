@@ -69,7 +69,7 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Terms:
-    """One evaluation of an objective."""
+    """An evaluation of an objective."""
 
     total: Loss
     retain: float = math.nan
@@ -196,7 +196,7 @@ took most of the time."""
 
 @dataclass
 class _Pace:
-    """When is the next state written, where nobody says after how many steps?"""
+    """When the next state is written, where the user gives no number of steps."""
 
     every: int | None
     kept: int
@@ -205,7 +205,7 @@ class _Pace:
     wait_s: float = SAVE_AFTER_S
 
     def due(self, step: int) -> bool:
-        """Is a state written after this step?"""
+        """Whether a state is written after this step."""
         if self.every is not None:
             return step % self.every == 0
         return time.monotonic() - self.since >= self.wait_s
@@ -254,7 +254,7 @@ def _step(
     step: int,
     multiplier: float,
 ) -> tuple[float, float, float]:
-    """One optimiser step: its mean loss, its gradient norm and the next multiplier.
+    """Take an optimiser step: its mean loss, its gradient norm and the next multiplier.
 
     Raises:
         FloatingPointError: the loss or the gradient, whichever it says, is not finite.
@@ -288,7 +288,7 @@ def _diverged(run: TrainingRun[B], step: int, what: str, saved: int) -> str:
 
 
 def logits(model: PreTrainedModel, part: TrainBatch) -> Logits:
-    """One forward pass; padding is masked."""
+    """Logits of one forward pass; padding is masked."""
     return model(input_ids=part.tokens, attention_mask=part.mask.long()).logits
 
 

@@ -303,7 +303,7 @@ class CheckpointJob(ABC):
     def planned(
         self, out: Path | None, *, force: bool = False, tell: Notice = unheard
     ) -> list[str]:
-        """The same of a run into a folder.
+        """Plan of a run into a folder.
 
         Raises:
             InputError: the folder holds something else.
@@ -385,7 +385,7 @@ class TrainingJob(CheckpointJob):
 
     @abstractmethod
     def run(self, model: Any, tokenizer: Any) -> TrainingRun[Any]:
-        """The training run on the loaded model; where its state is kept is said by `made`."""
+        """Train the loaded model; `made` says where the state is kept."""
 
     @property
     def copies(self) -> int:
@@ -428,7 +428,7 @@ class TrainingJob(CheckpointJob):
             if rank != self.lora:
                 raise InputError(
                     f"--lora {self.lora}: {self.start.spec.name} has an adapter of rank {rank}, "
-                    f"which is trained on; give --lora {rank}"
+                    f"which this run trains further; give --lora {rank}"
                 )
         check_memory(self.start, copies=self.copies, device=self.device, frozen=frozen)
 

@@ -1,1 +1,1 @@
-"""What may be said of a model: views of results, one decision, one sentence."""
+"""The verdict of a model: views of results, one decision, one sentence."""

@@ -199,7 +199,7 @@ def _sample(one: SampleRecord, nulls: Calibration) -> list[Told]:
 
 
 def _leak(row: LeakRow, run: SampleRecord, n_rows: int, nulls: Calibration) -> View:
-    """One setting of the sampler, and one k."""
+    """View of a setting of the sampler and one k."""
     own, arm, n = row.source or 0.0, row.retain or 0.0, run.n_scored
     measured = Estimate(row.excess, row.low, row.high, n, row.reason)
     excess, chance = _counted(own * n, arm * n, n, run.authors or None, measured)
@@ -330,7 +330,7 @@ GUESSED = "how many of them a model that never saw them would guess is not known
 
 
 def _counterfactual(one: PatchSummary, nulls: Calibration) -> list[Told]:
-    """It may say that facts are hidden, or said; never that one is gone."""
+    """View that may show that facts are hidden, or said; never that one is gone."""
     says = [_said_alone("said", one.outputs, one.n_groups)] if one.outputs else []
     if one.told and one.told.outputs:
         says.append(_said_alone("told", one.told.outputs, one.told.n_groups))

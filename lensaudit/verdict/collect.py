@@ -1,4 +1,4 @@
-"""From folders to verdicts: which results are of one model, and what is said of each.
+"""From folders to verdicts: join the results of each model, and judge it.
 
 Models are told apart by weights. A model may have been patched on several sets of rows: each is
 judged with all that is known beside it of these rows, and the worst code counts. Nothing that is
@@ -51,7 +51,7 @@ NAMED: Mapping[str, str] = {"model_utility": "model utility", **KEPT}
 
 @dataclass(frozen=True)
 class Keeps:
-    """One metric of a model and of its `full`, on the same rows."""
+    """A metric of a model and of its `full`, on the same rows."""
 
     metric: str
     own: float
@@ -64,7 +64,7 @@ class Keeps:
 
     @property
     def told(self) -> str:
-        """In words.
+        """The metric in words.
 
         >>> Keeps("retain_Q_A_Prob", 0.97, 0.98).told
         ".97 of full's .98 (Prob on kept rows)"
@@ -129,7 +129,7 @@ class Beside:
 
 @dataclass
 class Model:
-    """All that was found of one set of weights, and what is said of it."""
+    """All results of one set of weights, and their verdict."""
 
     named: str
     weights: str
@@ -148,7 +148,7 @@ class Model:
 
     @cached_property
     def judged(self) -> list[Evidence]:
-        """Of each set of rows all that is known, with what attacks say; the worst first."""
+        """All results by set of rows, with what attacks say; the worst set first."""
         patched = [run for run in self.runs if run.score == "uds"]
         known = set(map(_rows, patched))
         alone = [run for run in self.runs if run.score == "lens" and _rows(run) not in known]
@@ -188,17 +188,17 @@ class Model:
 
     @property
     def code(self) -> Code:
-        """Of the set of rows that is worst."""
+        """Code of the verdict on the set of rows that is worst."""
         return self.verdict.code
 
     @property
     def verdict(self) -> Verdict:
-        """Of the set of rows that is worst."""
+        """Verdict on the set of rows that is worst."""
         return self.judged[0].verdict
 
     @property
     def word(self) -> Word:
-        """How that code is said."""
+        """The verdict's word."""
         return self.judged[0].word
 
     @property
@@ -213,7 +213,7 @@ class Model:
 
     @property
     def chance(self) -> float:
-        """That a model that never knew is found as clearly, by any group."""
+        """Chance that some group finds a model that never knew as clearly."""
         known = [
             one.chance * one.n_results
             for one in self.views
@@ -243,7 +243,7 @@ class Model:
 
 
 class Verdicts:
-    """What may be said of every model of some folders: results joined by weights as they come."""
+    """Verdicts of every model of some folders: results joined by weights as they come."""
 
     def __init__(self, nulls: Calibration) -> None:
         self.nulls = nulls
@@ -291,7 +291,7 @@ class Verdicts:
             self._ends |= {one.weights: one.role, one.name: one.role}
 
     def end(self, weights: str, name: str) -> ModelRole | None:
-        """Which end of a scale the model is; None: it is audited.
+        """Role of the model as an end of a scale; None: it is audited.
 
         What has the name of an end and other weights is that model, rounded.
         """
@@ -350,7 +350,7 @@ class Verdicts:
         return {one.weights: float(q) for one, q in zip(self.models, rates, strict=True)}
 
     def document(self) -> list[dict[str, Any]]:
-        """For JSON: a model each, with its `q` where there are several."""
+        """The verdicts as JSON: an entry per model, with its `q` where there are several."""
         if len(self.models) < 2:
             return [one.document() for one in self.models]
         return [one.document() | {"q": self.q[one.weights]} for one in self.models]
@@ -361,7 +361,7 @@ class Verdicts:
         return next((one for _, one in self._of(folder)), None) or next(named, None)
 
     def of_run(self, folder: Path) -> Verdict | None:
-        """What is said of the model of a patching run, on its rows."""
+        """The verdict of a run's model, on the rows of the run."""
         return next((one.verdict for _, one in self._of(folder)), None)
 
     def keeps(self, folder: Path) -> tuple[Keeps, ...]:
@@ -390,7 +390,9 @@ def verdicts(places: Sequence[Place], calibration: Place | None = None) -> Verdi
         if not sum([judged.take(one) for one in found]):
             missed = [*judged.left_out, *missed]
             why = f" ({missed[0].reason})" if missed else ""
-            raise InputError(f"{place}: holds nothing that a verdict is made of{why}; {WANTED}")
+            raise InputError(
+                f"{place}: holds no result that a verdict can be made from{why}; {WANTED}"
+            )
         judged.left_out += missed
         judged.found |= {one.path.resolve(): one for one in found}
     judged.left_out += judged.held_to

@@ -74,7 +74,7 @@ class Evidence:
 
     @property
     def word(self) -> "Word":
-        """Key of `WORDS`: how the code is said of this model."""
+        """Key of `WORDS`: the verdict's word for this model."""
         return _word(self.verdict.code, self)
 
     def one(self, name: str) -> View | None:
@@ -208,7 +208,7 @@ def _binding(evidence: Evidence) -> dict[str, View | None]:
 
 
 def _against(evidence: Evidence) -> Iterator[str]:
-    """What stands in the way of "erased", the first first."""
+    """Reasons not to say "erased", the most important first."""
     stream = evidence.stream
     found = f"{_listed(evidence.finds)} facts" if evidence.finds else ""
     if stream is not None and not stream.judged:
@@ -345,15 +345,15 @@ WORDS: Mapping[Word, tuple[str, Tone]] = {
     "erased": ("erased", "erased"),
     "unscored": ("no verdict", "no-verdict"),
 }
-"""Word -> how it is said of one model, and its colour; from held to gone."""
+"""Word -> its phrase for one model, and its colour; from held to gone."""
 
 _SAYING: Mapping[str, Word] = {"said": "answers_begun", "sampled": "answers_sampled"}
-"""View by which a model says the facts -> its word; of others "answers"."""
+"""View by which a model says the facts -> its word; for other views "answers"."""
 
 HOLDS = ("answers", "answers_begun", "answers_sampled", "hidden", "hidden_other_basis")
 """Words of models that still hold the facts."""
 SOME = ("undecided_held", "unreadable_held")
-"""Words of models that hold some of them, nobody knows how many."""
+"""Words of models that hold some facts; how many is unknown."""
 
 
 def said(one: PatchSummary) -> str:
@@ -463,7 +463,7 @@ def tally(words: Mapping[str, Word]) -> list[tuple[str, Tone, list[str]]]:
 
 
 def _of_several(word: str) -> str:
-    """The same said of several models.
+    """The sentence on several models.
 
     >>> _of_several("says them once begun"), _of_several("undecided, holds some")
     ('say them once begun', 'undecided, hold some')

@@ -75,7 +75,7 @@ class Stream:
 
     @property
     def judged(self) -> bool:
-        """Is it known whether `full` can read the model at all?"""
+        """Whether it is known that `full` can read the model, or that it cannot."""
         return self.not_needed or self.readable is not None
 
 
@@ -186,7 +186,7 @@ def _plain(one: PatchSummary, stream: Stream, nulls: Calibration) -> Iterator[Vi
 
 
 def _mapped(one: PatchSummary, stream: Stream, nulls: Calibration) -> Iterator[View]:
-    """The same after a map, and without directions that facts share."""
+    """Views after a map, and without directions that facts share."""
     aligned = one.aligned
     if aligned.uds is None:
         if aligned.why:
@@ -278,7 +278,7 @@ def _stream_of(one: PatchSummary, rows: Sequence[Mapping[str, Any]], off: str | 
 
 
 def _types_apart(one: PatchSummary) -> str | None:
-    """Where what it says in another type of numbers is not what it says in the run's."""
+    """Types of numbers in which the model says other facts than in the run's type."""
     if one.told is None or one.told.source is None:
         return None
     begun = None if one.outputs is None else one.outputs.source

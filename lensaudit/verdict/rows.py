@@ -1,4 +1,4 @@
-"""Is a result about the facts that a model was judged on?
+"""Whether a result is about the facts that a model was judged on.
 
 Results of one model are joined by facts: by the number of a row, or its question, and what is
 asked there. A result that shares too few of them is shown and has no vote; of one that does not
@@ -57,7 +57,7 @@ class FactOverlap:
 
     @property
     def same(self) -> bool:
-        """Is it about these facts, as far as is known?"""
+        """Whether a result is about these facts, as far as is known."""
         return not self.known or self.n >= AGREE * min(self.n_own, self.n_asked)
 
     def heard(self, view: View) -> View:

@@ -51,7 +51,7 @@ OTHERS_HELD_FROM = 0.5
 """Lower limit of the share held from which that scale says hidden. Not three quarters: with eight
 authors the limits of `full` itself are 0 and .18."""
 OTHERS_HIDDEN_BELOW = (1 - OTHERS_HELD_FROM) * OTHERS_ZERO
-"""Upper limit of that depth under which a model hides the facts; above it nothing is said."""
+"""Upper limit of that depth under which a model hides the facts; above it nothing is shown."""
 
 ALIGN_FROM = 0.1
 """Depth from which alignment runs: a rotation of a few directions reads little more."""

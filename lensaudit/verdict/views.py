@@ -86,7 +86,7 @@ QUESTIONS: Mapping[Group, str] = {
     "training": "Does training on something else bring them back?",
     "directions": "Does taking one direction away bring them back?",
 }
-"""What a group asks of a model, as a reader of the chain is told."""
+"""What a group of views asks of a model, in the words of the chain."""
 NOT_TRIED: Mapping[Group, str] = {
     "answers": "what it says was not asked",
     "association": "who has what was not asked",
@@ -99,7 +99,7 @@ NOT_TRIED: Mapping[Group, str] = {
 
 @dataclass(frozen=True)
 class View:
-    """One number of one model, and what it says."""
+    """A number of a model, and what it shows."""
 
     name: str
     held: Estimate | None
@@ -133,19 +133,19 @@ class View:
 
     @property
     def finds(self) -> bool:
-        """Is "never knew" excluded at its group's level?"""
+        """Whether "never knew" is excluded at its group's level."""
         return self.control is None and self.chance is not None and self.chance <= LEVEL
 
     @property
     def rules_out(self) -> bool:
-        """Is it shown that less than a fifth is held?"""
+        """Whether less than a fifth is shown to be held."""
         limits = None if self.held is None else self.held.one_sided
         able = self.control is None and self.blind is None and not self.few
         return able and limits is not None and limits[1] < RULED_OUT_BELOW and not self.finds
 
     @property
     def few(self) -> bool:
-        """Are there too few authors to rule anything out?"""
+        """Whether there are too few authors to rule anything out."""
         return self.n_authors is None or self.n_authors < FEWEST_AUTHORS
 
     @property
@@ -156,14 +156,14 @@ class View:
 
     @property
     def holds(self) -> bool:
-        """Is it shown that most are held: three quarters, or what its kind wants?"""
+        """Whether most facts are shown to be held: three quarters, or what its kind wants."""
         low = None if self.held is None else self.held.low
         able = self.kind.is_mean and self.control is None and (self.finds or self.chance is None)
         return able and low is not None and low >= self.kind.held_from
 
     @property
     def below(self) -> bool:
-        """Is it shown to lie below models that never knew, which nothing but a doing explains?"""
+        """Whether it is shown to lie below models that never knew, as only an intervention can."""
         high = None if self.held is None else self.held.high
         return self.control is None and high is not None and high < 0
 
@@ -193,7 +193,7 @@ class View:
 
     @property
     def line(self) -> str:
-        """A link of the chain: its group, what it is, its number, what it says.
+        """A line of the chain: the view's group, kind and number, and what it shows.
 
         >>> View("uds", None, why="no layer encodes the fact").line
         'stream: UDS: cannot tell (no layer encodes the fact)'
@@ -202,7 +202,7 @@ class View:
 
     @property
     def told(self) -> str:
-        """The same without the group."""
+        """The view in words, without its group."""
         number = f" {self.shown}" if self.shown else ""
         held = "" if self.held is None else f", held {share(self.held)}"
         why = f" ({self.reason})" if self.reason else ""
@@ -227,7 +227,7 @@ class View:
 
 
 def strongest(views: Iterable[View]) -> View:
-    """Of views of one name the one that says most of the facts, in whatever order they come.
+    """The view that shows most of the facts, among views of one name in any order.
 
     What has a vote goes before what has none, what finds before what does not, what has a number
     before what has none, and what cannot tell before what rules out: no further result takes a
@@ -299,7 +299,7 @@ class Null:
     n: Annotated[Whole, Ge(2)]
 
     def chance(self, found: Estimate) -> float | None:
-        """That one more such model, measured as this one was, reads as high; None: no interval.
+        """Chance that one more such model, measured alike, reads as high; None: no interval.
 
         Student's t for one more observation, with the estimate's own standard error beside it.
 
@@ -320,7 +320,7 @@ Calibration = Mapping[str, Null]
 
 
 def zero_of(name: str, own: Sequence[float], calibration: Calibration) -> tuple[float, Null | None]:
-    """Where 0 of a view lies in a run, as a share held, and how such models scatter around it.
+    """Zero of a view in a run, as a share held, and how such models scatter around it.
 
     Args:
         name: of the view.

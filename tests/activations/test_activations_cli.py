@@ -83,6 +83,6 @@ def test_repair_names_no_command_where_the_cache_does_not_tell_one(tmp_path, cap
         flip(folder / "shard-000001.h5", 5000)
         assert run(["activations", "repair", "--activations", str(folder.parent)]) == 0
     said = capsys.readouterr().out
-    assert "run `lensaudit steer audit` that made it again to fill it" in said
-    assert "run the command that made it again to fill it" in said
+    assert "to fill it, run again `lensaudit steer audit`, which made it" in said
+    assert "to fill it, run again the command that made it" in said
     assert "lensaudit cache" not in said

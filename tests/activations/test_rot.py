@@ -55,7 +55,7 @@ def test_a_file_cut_or_grown_is_found(folder, name):
 
 @pytest.mark.parametrize(
     ("name", "said"),
-    [("shard-000001.h5", "the seal says"), ("SEAL.json", "seals another spec.json")],
+    [("shard-000001.h5", "the seal says"), ("SEAL.json", "is the seal of another spec.json")],
 )
 def test_a_file_of_another_cache_in_its_place_is_found(folder, tmp_path, name, said):
     other = fill(tmp_path / "other", name="another")  # same numbers, other spec: other bytes

@@ -44,7 +44,7 @@ def test_what_was_kept_is_there_again(tmp_path):
         one.resid[2] = 7
         one.streams[1][0].fill_(7)
     said, before, again = run(tmp_path, 0)
-    assert (said, before) == ([f"{tmp_path}: goes on after block 2 of 4"], 2)
+    assert (said, before) == ([f"{tmp_path}: this run goes on after block 2 of 4"], 2)
     assert torch.equal(again[0][:2], resid[:2])
     assert float(again[0][1].max()) == 2
     assert all(map(torch.equal, again[1], streams))
@@ -94,7 +94,9 @@ def test_what_is_damaged_or_of_another_run_is_never_taken(damage, asked, tmp_pat
     said, before, _ = run(tmp_path, 1, **asked)
     assert before == 0
     (line,) = said
-    assert line.endswith("what an interrupted run left is damaged or of another one; begins anew")
+    assert line.endswith(
+        "what an interrupted run left is damaged or belongs to another run; this run starts anew"
+    )
     assert run(tmp_path, 0, **asked)[1] == 1
 
 

@@ -158,7 +158,7 @@ def test_own_folders_without_anchors_have_no_key(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     shutil.copytree(EMBEDDED / "npo", "own")
 
-    with pytest.raises(InputError, match="own folders have none that is usual"):
+    with pytest.raises(InputError, match="your own folders have no usual model for it"):
         Asked(settings=WorstSettings(), names=("./own",)).key()
     named = WorstSettings(full="demo/full", retain=("demo/retain",), data="demo")
     assert Asked(settings=named, names=("./own",)).key()

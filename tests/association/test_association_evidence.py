@@ -119,11 +119,14 @@ def test_a_prior_is_at_least_uniform_and_takes_the_base_and_the_mean_of_two_neve
 def test_naming_is_refused_below_ten_candidates_with_the_number_that_would_do():
     assert priors_of(read(invented=()), [], []) is None
     named, how = naming_of(list(facts_of_read(read(invented=()), None)), N)
-    assert (named, how["why"]) == ([], "no prior of somebody ignorant was asked: name --base")
+    assert (named, how["why"]) == (
+        [],
+        "no model that never knew was asked for a prior: name one with --base",
+    )
     own = read(50.0)
     facts = list(facts_of_read(own, priors_of(own, [], [])))
     assert naming_of(facts, N)[1]["why"] == (
-        "8 candidates a fact; 1 facts can be named from 80 on (--placebos)"
+        "each fact has 8 candidates; to name 1 facts takes 80 (--placebos)"
     )
     many = read(50.0, placebos=tuple(f"w{n}" for n in range(92)))
     named = naming_of(list(facts_of_read(many, priors_of(many, [], []))), 100)

@@ -69,7 +69,7 @@ def test_by_log_probs_an_address_says_what_the_model_itself_says():
         assert bits == pytest.approx(own["bits_familiar"]["value"], abs=1e-3)
         # few people bear no tilt, and nobody who never knew was asked beside it
         assert found["finds"] is own["finds"] is False
-        assert any("nothing vouches for the model" in one for one in found["remarks"])
+        assert any("which model is behind it cannot be checked" in one for one in found["remarks"])
         made = json.loads(Path(f"{way}/manifest.json").read_text())["inputs"]["source"]
         assert (made["vouched_for"], made["address"], made["model"]) == (False, stub.url, "served")
 
@@ -97,9 +97,11 @@ def test_samples_convict_too_and_say_that_no_power_is_reckoned(monkeypatch):
         assert len(sampled) == n * len(set(sampled)) + 1 == n * 38 + 1
         said[name] = summary(name)
     assert said["full"]["p"] < 0.01
-    assert "samples are taken: no log-probabilities" in " ".join(said["full"]["remarks"])
+    assert "answers are sampled, as the server gives no log-probabilities" in " ".join(
+        said["full"]["remarks"]
+    )
     assert said["base"]["finds"] is False
-    assert "what samples would have shown is not reckoned" in said["base"]["headline"]
+    assert "not computed for a model that is read by samples" in said["base"]["headline"]
 
 
 def test_votes_are_shared_and_sum_to_one():
@@ -152,12 +154,12 @@ def test_another_model_behind_the_name_is_another_run_and_one_that_never_saw_is_
 @pytest.mark.parametrize(
     ("given", "served", "said"),
     [
-        (["--reader", "lens"], {}, "nothing to read with"),
+        (["--reader", "lens"], {}, "no reader is left"),
         ([], {"names": ("one", "two")}, "lists 2 models (one, two); name one by --api-model"),
         ([], {"names": None}, "lists no models; name one by --api-model"),
         ([], {"key": "other"}, "refuses (401"),
-        (["--reading", "logprobs"], {"can": {"completions": ("samples",)}}, "read in no way"),
-        (["--api-model", "m"], {"can": {}}, "read in no way"),
+        (["--reading", "logprobs"], {"can": {"completions": ("samples",)}}, "no way of reading"),
+        (["--api-model", "m"], {"can": {}}, "no way of reading"),
         (["--max-calls", "0"], {}, "--max-calls 0 reached"),
         (["--max-cost", "1"], {}, "--max-cost needs --price-in"),
         (["--base", "http://me:secret@127.0.0.1:1/v1"], {}, "is an address; only"),
@@ -178,7 +180,10 @@ def test_a_server_that_speaks_something_else_is_told(answer, capsys, monkeypatch
     monkeypatch.setattr(ServedModel, "_asked", lambda *_: Answer(200, answer))
     with ServedModel(EMBEDDED / "full") as stub:
         assert asked(stub) == 2
-    assert "can be read in no way; the server's reply is" in capsys.readouterr().err
+    assert (
+        "no way of reading the model behind it works; the server's reply is"
+        in capsys.readouterr().err
+    )
 
 
 def test_a_key_does_not_travel_unencrypted_and_stands_nowhere(capsys, monkeypatch):
@@ -195,7 +200,7 @@ def test_a_key_does_not_travel_unencrypted_and_stands_nowhere(capsys, monkeypatc
 def test_no_project_file_has_questions_sent(capsys):
     Path("lensaudit.toml").write_text('sources = ["http://127.0.0.1:9/v1"]\n')
     assert run(["know", *WHAT]) == 2
-    assert "say --source on the command line" in capsys.readouterr().err
+    assert "give it on the command line" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("reader", ["outputs", "few_shot"])
@@ -247,16 +252,16 @@ def shuffled(row):
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [
-        (cut_left, "do not spell the text that was sent, whole"),
-        (generated_alone, "do not spell the text that was sent, whole"),
-        (shuffled, "do not spell the text that was sent, whole"),
+        (cut_left, "do not spell the whole text that was sent"),
+        (generated_alone, "do not spell the whole text that was sent"),
+        (shuffled, "do not spell the whole text that was sent"),
         (each(lambda nats: 0.0), "log-probs of values are 0"),
         (each(lambda nats: -9999.0), "are at a floor (-9999)"),
-        (each(lambda nats: 2.0**nats), "none is above 0"),
+        (each(lambda nats: 2.0**nats), "none can be above 0"),
         (each(lambda nats: None), "holds no log-probs"),
-        (shifted, "nats apart alone and before a value"),
+        (shifted, "nats when a value follows"),
         (lambda row: row["logprobs"]["tokens"].append("x"), "holds no log-probs"),
-        (lambda row: {**row, "text": "Who?"}, "its echo is another text"),
+        (lambda row: {**row, "text": "Who?"}, "the reply repeats another text than the one sent"),
     ],
 )
 def test_log_probs_that_do_not_belong_to_their_prompt_are_none(spoil, said, capsys):
@@ -275,7 +280,7 @@ def test_log_probs_of_a_cut_chat_are_none(capsys):
         given = ("--reader", "chat", "--reading", "logprobs")
         for rows, said in (
             (slice(-3, None), "do not hold the question"),
-            (slice(0, -1), "does not end in the answer that was begun"),
+            (slice(0, -1), "does not end in the beginning of the answer"),
         ):
             stub.spoil = lambda row, rows=rows: {
                 **row,
@@ -326,7 +331,7 @@ def test_samples_that_hold_no_answer_are_no_reading(choice, said, capsys):
         assert asked(stub, "--reader", "chat", "--samples", "4") == 2
     error = capsys.readouterr().err.splitlines()[-1]
     assert said in error
-    assert "nothing is read where more than 50% hold no answer" in error
+    assert "they are not read, as more than 50% hold no answer" in error
     assert not Path("o/summary.json").exists()
 
 

@@ -137,7 +137,7 @@ def test_a_finished_run_is_not_made_again_and_a_dry_run_says_what_is_left(
             ["--base", "demo/retain", "--source", "demo/retain"],
             "base demo/retain have the same weights",
         ),
-        (["--reader", "few_shot", "--kept", "one.jsonl"], "nothing to read with"),
+        (["--reader", "few_shot", "--kept", "one.jsonl"], "no reader is left"),
     ],
 )
 def test_what_cannot_be_asked_is_refused_in_one_line(given, said_, place, monkeypatch, capsys):

@@ -63,7 +63,7 @@ def test_an_attack_whose_column_no_row_has_is_left_out_or_refused(place, monkeyp
         assert run(["worst", "--source", "demo/npo", "--attack", name]) == 2
         assert f"--attack {name}: {said}" in capsys.readouterr().err
     assert run(["sample", "--source", "demo/npo", "--think", "full", "--dry-run"]) == 2
-    assert "--think full: its chat template has no thought" in capsys.readouterr().err
+    assert "--think full: its chat template has no place for a thought" in capsys.readouterr().err
 
 
 def test_files_hold_a_row_for_every_fact_and_attack(place):

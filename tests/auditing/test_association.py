@@ -119,7 +119,7 @@ def test_where_a_retain_model_is_needed_own_folders_must_name_one(own, capsys):
     asked = ["sweep", "plan", str(own / "masked_readout"), "--full", str(own / "full")]
     assert run([*asked, "--data", str(own), "-o", str(own / "sweep")]) == 2
     said = capsys.readouterr().err
-    assert "--retain: a sweep holds every model against one that never saw the facts" in said
+    assert "--retain: a sweep compares every model with one that never saw the facts" in said
 
 
 @pytest.mark.parametrize(

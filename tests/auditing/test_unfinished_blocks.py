@@ -124,7 +124,7 @@ def test_an_interrupted_cache_computes_the_other_blocks_to_the_last_bit(
     assert [all_of_them.count(layer) for layer in range(N_LAYERS)] == [per_block] * N_LAYERS
     found, ran = cached(interrupted.parent, monkeypatch, said=(said := []))
     assert ran == [layer for layer in range(STOP, N_LAYERS) for _ in range(per_block)]
-    assert said == [f"{interrupted}: goes on after block 5 of 16"]
+    assert said == [f"{interrupted}: this run goes on after block 5 of 16"]
     assert found == wanted
 
 
@@ -186,7 +186,7 @@ def test_other_rows_weights_batches_and_code_begin_anew(interrupted, tmp_path, m
     for _ in range(2):
         _, ran = cached(root, monkeypatch, said=(said := []), batch_size=4, stop=interrupt, at=2)
     assert min(ran) == 2
-    assert "goes on after block 2 of" in said[0]
+    assert "this run goes on after block 2 of" in said[0]
     monkeypatch.setattr(fill, "code_digest", lambda: "another")
     _, ran = cached(root, monkeypatch, said=(said := []), batch_size=4, **stopped)
     assert ran[0] == 0

@@ -36,12 +36,20 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    """Folder with the wheel and the sdist of this checkout."""
-    out = tmp_path_factory.mktemp("dist")
-    command = [sys.executable, "-m", "hatchling", "build", "-d", str(out)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    """Folder with the sdist of this checkout, and the wheel that is built from that sdist."""
+    out, unpacked = tmp_path_factory.mktemp("dist"), tmp_path_factory.mktemp("sdist")
+    build("sdist", out, ROOT)
+    (sdist,) = out.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        archive.extractall(unpacked, filter="data")
+    build("wheel", out, unpacked / sdist.name.removesuffix(".tar.gz"))
     return out
+
+
+def build(target, out, source):
+    command = [sys.executable, "-m", "hatchling", "build", "-t", target, "-d", str(out)]
+    done = subprocess.run(command, cwd=source, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.fixture(scope="module")
@@ -61,16 +69,39 @@ def installed(built, tmp_path_factory):
     (place / "work").mkdir()
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
 
-    def run(*arguments):
-        words = [str(python.with_name("lensaudit")), *arguments]
+    def started(*words):
         return subprocess.run(
             words, cwd=place / "work", env=environment, capture_output=True, text=True
         )
 
-    run.python = python
-    run.work = place / "work"
-    run.environment = environment
+    def run(*arguments):
+        return started(str(python.with_name("lensaudit")), *arguments)
+
+    run.program = lambda text, *words: started(str(python), "-c", text, *words)
+    run.home, run.work = place / "env", place / "work"
     return run
+
+
+PROGRAM = """
+import functools, sys
+from lensaudit.association import demo as asked
+from lensaudit.cli.main import run
+some = {f"demo/{name}": asked.load_registry()[f"demo/{name}"] for name in ("full", "retain", "npo")}
+asked.load_registry = lambda: some
+for kind in ("PatchSettings", "EvaluateSettings"):
+    setattr(asked, kind, functools.partial(getattr(asked, kind), limit=5))
+sys.exit(run(["doctor", "--json"]) or run(["demo"]))
+"""
+"""`lensaudit doctor`, then `lensaudit demo` on one model, its anchors and five rows."""
+
+
+@pytest.fixture(scope="module")
+def examined(installed):
+    """What the doctor of the wheel found, and what its demo said."""
+    done = installed.program(PROGRAM)
+    assert done.returncode == 0, done.stderr
+    found, _, said = done.stdout.partition("\n")
+    return json.loads(found)["checks"], said
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +129,11 @@ def test_wheel_and_sdist_hold_the_same_package_and_nothing_of_the_tests(built):
     assert ours == {one for one in source if one.startswith("lensaudit/")}
     for wanted in ("py.typed", "report/assets/page.css", "embedded/full/model.safetensors"):
         assert f"lensaudit/{wanted}" in ours
-    assert any(one.startswith("lensaudit/tofu_data/") for one in packed)
+    tofu = {one for one in source if one.startswith("tofu_data/")}
+    assert {f"tofu_data/{one.name}" for one in (ROOT / "tofu_data").glob("*.json")} <= tofu
+    assert {f"lensaudit/{one}" for one in tofu} == packed - ours - {
+        one for one in packed if ".dist-info/" in one
+    }
     assert not [one for one in packed | source if one.startswith(("tests/", "docs/", "tools/"))]
     assert {"CITATION.cff", "CHANGELOG.md", "LICENSE", "README.md"} <= source
     assert any(one.endswith("licenses/LICENSE") for one in packed)
@@ -118,16 +153,29 @@ def test_the_wheel_runs_away_from_the_checkout(installed):
         "folder = resolve('demo/npo', load_registry()).local;"
         "print(la.__file__, folder / 'model.safetensors', len(la.forget_set('demo')), sep='\\n')"
     )
-    words = [str(installed.python), "-c", program]
-    found = subprocess.run(
-        words, cwd=installed.work, env=installed.environment, capture_output=True, text=True
-    )
-    module, weights, n_rows = found.stdout.splitlines()
+    module, weights, n_rows = installed.program(program).stdout.splitlines()
     for one in (module, weights):
-        assert Path(one).is_relative_to(installed.python.parents[1])
+        assert Path(one).is_relative_to(installed.home)
     assert Path(weights).is_file()
     assert n_rows == "64"
     assert "demo/npo" in installed("models").stdout
+
+
+def test_the_doctor_of_the_wheel_finds_all_that_the_wheel_asks_for(built, examined):
+    checks = {one["name"]: one["state"] for one in examined[0]}
+    (wheel,) = built.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (one for one in archive.namelist() if one.endswith(".dist-info/METADATA"))
+        metadata = archive.read(name).decode()
+    asked = re.findall(r"^Requires-Dist: ([\w.-]+)(?!.*extra ==)", metadata, re.M)
+    assert len(asked) > 20
+    assert {checks[one] for one in (*asked, "bridge on demo/full")} == {"ok"}
+
+
+def test_the_demo_of_the_wheel_says_its_table_and_writes_its_page(installed, examined):
+    assert re.search(r"^ demo/npo +\S", examined[1], re.M)
+    page = installed.work / examined[1].splitlines()[-1].removeprefix("written: ")
+    assert "demo/npo" in page.read_text()
 
 
 def test_the_planted_truth_is_found(demo):

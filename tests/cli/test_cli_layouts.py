@@ -145,6 +145,6 @@ def test_a_sweep_without_a_retain_model_says_what_to_name_at_once(place, capsys)
         call = "sweep plan ./npo --full ./full --data demo --out s"
         assert run([*call.split(), *last]) == 2
         said = capsys.readouterr().err
-        assert said.startswith("lensaudit: --retain: a sweep holds every model against one")
+        assert said.startswith("lensaudit: --retain: a sweep compares every model with one")
         assert "none:" not in said
     assert not (place / "s").exists()

@@ -170,15 +170,18 @@ BAD = [
     (["--also", "world", "--also", "world"], "--also world: named twice"),
     (["--also", "retain", "--base", "demo/npo"], "source demo/npo and base demo/npo have"),
     # without a retain model
-    (["--retain", "none", "--retain", "demo/never"], "--retain none: named beside models"),
-    (["--retain", "none", "--score", "lens"], "not measured with --score lens; leave that out"),
+    (
+        ["--retain", "none", "--retain", "demo/never"],
+        "--retain none: is named together with models",
+    ),
+    (["--retain", "none", "--score", "lens"], "was not measured with --score lens; leave that out"),
     (["--retain", "none", "--tau", "0.1"], "--tau 0.1"),
     (["--retain", "none", "--also", "world"], "--also world"),
     (
         ["--retain", "none", "--align", "affine"],
         "--align: acts beside a model that never saw the facts",
     ),
-    (["--retain", "none", "--limit", "1"], "of 1 facts none can stand for another"),
+    (["--retain", "none", "--limit", "1"], "none of 1 facts can take the place of another"),
 ]
 
 

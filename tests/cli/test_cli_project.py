@@ -177,7 +177,7 @@ def test_what_init_looked_at_and_did_not_understand_is_named(place, capsys):
     assert run(["init"]) == 0
     said = capsys.readouterr().err
     for name, why in wanted.items():
-        assert f"lensaudit: {name}: looked at and not understood: {why}\n" in said
+        assert f"lensaudit: {name}: this place could not be understood: {why}\n" in said
     assert said.count("not understood") == len(wanted)
     assert run(["init", "--force", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["not_understood"] == wanted

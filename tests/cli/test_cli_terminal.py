@@ -1,5 +1,6 @@
 """Rules of the terminal that hold for every command."""
 
+import logging
 import os
 import subprocess
 import sys
@@ -8,8 +9,9 @@ import click
 import pytest
 
 from lensaudit.cli import terminal
-from lensaudit.cli.main import run
+from lensaudit.cli.main import cli, run
 from lensaudit.cli.terminal import notice
+from lensaudit.progress import Progress
 from lensaudit.screen import tables
 
 PROGRAM = [sys.executable, "-c", "from lensaudit.cli.main import main; main()"]
@@ -44,6 +46,44 @@ def test_a_remark_is_said_once(capsys):
 def test_quiet_keeps_errors(capsys):
     assert run(["--quiet", "patch", "--source", "nonsense"]) == 2
     assert "unknown model" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "remarks", "progress"),
+    [
+        ([], True, True),
+        (["--log-level", "debug"], True, True),
+        (["-v"], True, True),
+        (["--log-level", "warning"], True, False),
+        (["--log-level", "error"], False, False),
+        (["-q"], False, False),
+        (["-q", "--log-level", "debug"], False, False),
+    ],
+)
+def test_one_level_says_how_much_of_stderr_is_shown(words, remarks, progress, monkeypatch, capsys):
+    @click.command()
+    def speaking():
+        logging.getLogger("lensaudit.attacks.calls").warning("a remark")
+        with terminal.ProgressBar() as bar:
+            bar(Progress("caching", 2, 2))
+
+    monkeypatch.setattr(cli, "get_command", lambda *_: speaking)
+    assert run([*words, "patch"]) == 0
+    wanted = ["lensaudit: a remark"] * remarks + ["caching: 2/2"] * progress
+    assert capsys.readouterr().err.splitlines() == wanted
+    assert logging.getLogger("lensaudit").handlers == []
+    assert logging.getLogger("lensaudit").level == logging.NOTSET
+
+
+def test_the_level_may_stand_in_the_environment(monkeypatch, capsys):
+    monkeypatch.setattr(cli, "get_command", lambda *_: click.command()(lambda: notice("told")))
+    monkeypatch.setenv("LENSAUDIT_LOG_LEVEL", "error")
+    assert run(["patch"]) == 0
+    assert capsys.readouterr().err == ""
+    assert run(["--log-level", "warning", "patch"]) == 0
+    assert capsys.readouterr().err == "lensaudit: told\n"
+    monkeypatch.setenv("LENSAUDIT_LOG_LEVEL", "loud")
+    assert run(["patch"]) == 2
 
 
 AWKWARD = ("x[/lr]", "gd[a=1]", ":heart:", "a\x1b[31mb", "\u202ereversed")

@@ -90,7 +90,7 @@ def test_nothing_to_judge_ends_with_the_line_and_the_code_of_the_command(runner)
     (runner / "results").mkdir()
     done = step(GATE, results="results")
     assert done.returncode == 2
-    assert "holds nothing that a verdict is made of" in done.stderr
+    assert "holds no result that a verdict can be made from" in done.stderr
     assert "passed" not in outputs(runner)
 
 

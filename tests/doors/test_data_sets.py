@@ -150,7 +150,7 @@ def test_tofu_authors_follow_the_published_order_and_variants_are_joined_by_ques
     assert (row["perturbed_answer"], row["set"], "author" in row) == (["Ulo Bes"], "keep", False)
     write(place / "holdout10.json", plain[:2])
     assert run(["data", "convert", "tofu", "holdout10.json", "-o", "d.jsonl"]) == 2
-    assert "2 rows: of a hold-out: no model was taught it" in capsys.readouterr().err
+    assert "2 rows: held out: no model was taught it" in capsys.readouterr().err
 
 
 def test_muse_answers_are_whole_and_texts_ask_nothing(place, capsys):
@@ -288,7 +288,7 @@ def test_rwku_cloze_questions_attacks_and_neighbours(place, capsys):
         "next: lensaudit annotate rows.jsonl",
     ):
         assert line in said.out
-    assert "whose neighbours" in said.err
+    assert "not the neighbour" in said.err
     write(place / "forget_level1.json", [{**asked[0], "query": "Ada Byrd was born in Oslo."}])
     assert run(["data", "convert", "rwku", "forget_level1.json", "-o", "x.jsonl"]) == 2
     assert "its query has no blank" in capsys.readouterr().err
@@ -318,7 +318,9 @@ def test_lume_documents_particulars_and_halves(place, capsys):
         ("0b-2", None, None),
     ]
     said = capsys.readouterr()
-    assert "left out: 2 rows: stands among rows to forget and rows to keep" in said.out
+    assert (
+        "left out: 2 rows: is both among the rows to forget and among the rows to keep" in said.out
+    )
     assert "1 authors have rows to keep too" in said.err
 
 
@@ -332,10 +334,13 @@ def test_pistol_edges_are_authors_and_the_forgotten_one_is_named(place, capsys):
     kept = read("rows.keep.jsonl")
     assert [row["author"] for row in (*found, *kept)] == ["A_B", "A_B", "C - D", "7"]
     assert [row["idx"] for row in kept] == [0, 1]
-    assert "alike likely" in capsys.readouterr().err
+    assert "equally likely" in capsys.readouterr().err
     command = ["data", "convert", "pistol", "sample_data_1.json", "-o", "x.jsonl"]
     assert run([*command, "--forget", "E_F"]) == 2
-    assert "--forget E_F: no row is of it; rows are of 7, A_B, C - D" in capsys.readouterr().err
+    assert (
+        "--forget E_F: no row belongs to it; rows belong to 7, A_B, C - D"
+        in capsys.readouterr().err
+    )
 
 
 def test_knowundo_rows_lie_in_lists_below_train_and_val(place):

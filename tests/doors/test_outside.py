@@ -210,8 +210,8 @@ def small(context):
 @pytest.mark.parametrize(
     ("more", "options", "said"),
     [
-        ("", ("--suite", "muse"), "--benchmark small: is of suite tofu, not of muse"),
-        (", fresh=True", (), "suite small: may not say fresh"),
+        ("", ("--suite", "muse"), "--benchmark small: belongs to suite tofu, not to muse"),
+        (", fresh=True", (), "suite small: may not set fresh"),
         (", forgets='x'", (), "no keyword 'forgets'"),
         (", limit='many'", (), "suite small(limit='many')"),
     ],
@@ -247,7 +247,7 @@ def test_no_project_file_runs_code_from_outside(installed, tmp_path, monkeypatch
     (tmp_path / "mine.py").write_text(OWN.format(does="return 1"))
     for said, wanted in (
         ('metric = ["example_rouge"]', "example_rouge: is code of an installed package"),
-        ('metric = "example_rouge:rouge_type=recall"', "say it on the command line"),
+        ('metric = "example_rouge:rouge_type=recall"', "give it on the command line"),
         ('from = ["mine.py"]', "[eval] from: runs, sends"),
         ('benchmark = "example_suite"', "[eval] benchmark: runs, sends"),
     ):

@@ -224,7 +224,7 @@ def test_an_audit_that_fails_costs_a_line_and_no_training(tokenizer, tmp_path, m
         "logits are not finite",
         "ZeroDivisionError: a bug",
     ]
-    told = [one.message for one in caplog.records if one.name == "lensaudit"]
+    told = [one.message for one in caplog.records if one.name == "lensaudit.doors.trainer"]
     assert told[0] == "step 1: not audited: logits are not finite"
 
 

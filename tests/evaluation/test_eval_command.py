@@ -155,7 +155,7 @@ def test_a_cut_thought_is_no_answer_and_is_told(tmp_path, capsys):
     ("more", "said"),
     [
         (["--metric", "nope"], "no metric 'nope'"),
-        (["--think", "full"], "--think full: its chat template has no thought"),
+        (["--think", "full"], "--think full: its chat template has no place for a thought"),
         (
             ["--metric", "forget_Q_A_gibberish", "--classifier", EMBEDDED / "full"],
             "is not a text classifier",

@@ -267,7 +267,7 @@ def test_two_answers_to_one_call_are_an_error(stub_of, job_on):
     stub = stub_of()
     keep = stub.filing._keep
     stub.filing._keep = lambda rows: keep([*rows, rows[0]])
-    with pytest.raises(WorkError, match="stands twice"):
+    with pytest.raises(WorkError, match="occurs twice"):
         to_the_end(job_on(stub))
 
 
@@ -282,7 +282,7 @@ def test_rows_with_the_same_texts_are_one_request(stub_of, job_on, log):
 @pytest.mark.parametrize(
     ("part", "value", "said"),
     [
-        ("status", "done", "a batch is 'done', which is no state"),
+        ("status", "done", "the state of a batch is 'done', which is not a known one"),
         ("status", None, "describes no batch"),
         ("id", 7, "describes no batch"),
         ("request_counts", "all", "describes no batch"),

@@ -87,7 +87,10 @@ def test_who_has_what_is_read_by_samples_where_a_server_gives_no_log_probs(
     given = ["--source", url, "--api-model", model, "--data", "rows.json", "--placebos", "0"]
     given += ["--reader", "outputs", "--samples", "2", "--activations", "a", "-o", "out"]
     assert run(["know", *given]) == 0
-    assert "samples are taken: no log-probabilities of prompts" in capsys.readouterr().err
+    assert (
+        "answers are sampled, as the server gives no log-probabilities of prompts"
+        in capsys.readouterr().err
+    )
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert summary["finds"] is True
     assert summary["p"] < 1e-3

@@ -441,7 +441,9 @@ def test_an_anchor_without_results_is_refused(tmp_path, capsys, anchor):
     asked = ["meta", "aggregate", str(tmp_path / "results.json"), "--out", str(tmp_path / "t")]
     assert run([*asked, f"--{anchor}", "nobody"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert f"--{anchor} nobody: has no results here, which are of full_ep5, retain, npo" in line
+    assert (
+        f"--{anchor} nobody: its results are not here, only those of full_ep5, retain, npo" in line
+    )
     assert not (tmp_path / "t").exists()
     assert run([*asked, f"--{anchor}", anchor]) == 0
 
@@ -457,7 +459,7 @@ def test_an_anchor_without_results_is_refused(tmp_path, capsys, anchor):
     ("more", "said"),
     [
         ("--suite muse", "holds none of knowmem__forget_qa.jsonl"),
-        ("--suite muse --data rows.jsonl", "belong to --suite tofu"),
+        ("--suite muse --data rows.jsonl", "go with --suite tofu only"),
         ("--data nothing.jsonl", "nothing.jsonl"),
     ],
 )

@@ -116,7 +116,7 @@ def test_thoughts_are_no_answers_and_a_cut_one_is_not_counted(heard, tmp_path, m
         with session:
             told = own.told(session.sources["demo/simnpo"])
         assert told.source == wanted
-    assert told.why == "nobody can be asked: the thought was cut at 48 tokens"
+    assert told.why == "no answer can be counted: the thought was cut at 48 tokens"
     assert any("facts are not counted: the thought was cut" in one for one in lines)
 
 

@@ -60,7 +60,7 @@ def test_a_run_that_was_killed_goes_on_where_it_left_files(tmp_path):
 
 def test_files_of_nobody_we_know_stay_as_they_are(tmp_path):
     (tmp_path / "results.jsonl").write_text("mine")
-    with pytest.raises(InputError, match=r"results\.jsonl: was written by no command"):
+    with pytest.raises(InputError, match=r"results\.jsonl: was written by an unknown program"):
         claim(tmp_path, "patch", FILES)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["results.jsonl"]
 
@@ -126,7 +126,7 @@ def test_whoever_believes_a_result_is_told_in_a_line_what_was_done_to_it(tmp_pat
     for place in (tmp_path / FILES[1], tmp_path):
         with pytest.raises(InputError, match=said) as found:
             check_whole(place)
-        assert str(found.value).endswith("; run the command that made it again")
+        assert str(found.value).endswith("; run again the command that made it")
         assert "\n" not in str(found.value)
 
 

@@ -12,12 +12,17 @@ from huggingface_hub.errors import HfHubHTTPError
 
 from lensaudit.cli.main import run
 from lensaudit.errors import InputError, TryAgainError, WorkError
+from lensaudit.evaluation.log import write_log
+from lensaudit.files import make_folder
 from lensaudit.progress import unheard
-from lensaudit.sweep.attempts import publish, states_of
+from lensaudit.results.kinds.eval import MetricResult
+from lensaudit.results.manifest import manifest
+from lensaudit.sweep.attempts import finished, publish, states_of
 from lensaudit.sweep.engines import run_serial
-from lensaudit.sweep.plan import Target, UnitConditions, make_plan, write_plan
+from lensaudit.sweep.plan import Target, UnitConditions, make_plan, read_plan, write_plan
 from lensaudit.sweep.run import run_sweep
 from lensaudit.sweep.settings import RunSettings
+from lensaudit.sweep.values import values_in
 
 METRICS = "exact_memorization,forget_Q_A_Prob,privleak,uds"
 SMALL = ("--metric", METRICS, "--limit", "2")
@@ -65,8 +70,7 @@ def names(sweep) -> dict[str, str]:
     return {one.unit.label: one.name for one in states_of(sweep)}
 
 
-VALUE = {"value": 0.5, "low": None, "high": None, "n_scored": 1, "n_unscored": 0, "reason": None}
-VALUE |= {"high_means": "knows", "family": "toy"}
+VALUE = MetricResult(0.5, records={0: {"score": 0.5}}, high_means="knows", family="toy")
 
 
 def toy_run_unit(sweep, unit, obtain=None, halvings=0, report=unheard):
@@ -77,12 +81,24 @@ def toy_run_unit(sweep, unit, obtain=None, halvings=0, report=unheard):
 
 
 def publish_values(sweep, unit, halvings, values):
-    work = sweep.work(unit.id)
-    (work / "eval").mkdir(parents=True, exist_ok=True)
-    (work / "eval" / "TOFU_EVAL.json").write_text(json.dumps({"toy": {"agg_value": 0.5}}))
+    """Publish an evaluation's log, as `eval` writes it, with these metrics."""
+    place = make_folder(sweep.work(unit.id) / "eval")
+    log, started = write_log(place, "tofu", values), time.monotonic()
+    said = {n: {"family": one.family, "high_means": one.high_means} for n, one in values.items()}
+    inputs = {"model": {"name": unit.target, "weights": "w"}, "metrics": said}
+    made = manifest("eval", kind="eval", options={}, inputs=inputs, device="cpu", started=started)
+    made.write(place, [log.name])
     about = {"role": "unlearned", "method": None, "weights": "w", "dtype": "float32"}
-    about |= {"device": "cpu", "halvings": halvings, "seconds": 1.0}
-    publish(sweep, unit, {"plan": sweep.hash, **about, "values": values})
+    about |= {"device": "cpu", "halvings": halvings, "seconds": 1.0, "not_asked": None}
+    publish(sweep, unit, {"plan": sweep.hash, **about})
+
+
+def values_of(root, label):
+    """Metric -> value of a finished unit."""
+    sweep = read_plan(root)
+    unit = next(unit for unit in sweep.units if unit.label == label)
+    result = finished(sweep, unit)
+    return {n: one.value for n, one in values_in(sweep.unit(unit.id), result["not_asked"]).items()}
 
 
 def toy_run_nothing(sweep, unit, obtain=None, halvings=0, report=unheard):

@@ -2,21 +2,25 @@
 
 import json
 import shutil
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 from support import checkpoint_of
-from support.sweep_helpers import VALUE, command, planned, publish_values
+from support.sweep_helpers import VALUE, command, planned, publish_values, values_of
 from support.tolerance import NATS
 
 import lensaudit as la
 from lensaudit.data.embedded import embedded_rows
 from lensaudit.doors.trainer import AuditCallback
+from lensaudit.evaluation.log import read_log
 from lensaudit.files import make_folder, write_json
 from lensaudit.models.registry import EMBEDDED
+from lensaudit.scores.estimate import Estimate
 from lensaudit.sweep.attempts import finished
 from lensaudit.sweep.plan import Unit, read_plan
 from lensaudit.sweep.unit import compare
+from lensaudit.sweep.values import UnitValue
 from lensaudit.sweep.watch import write_curve
 from lensaudit.verdict.collect import verdicts
 
@@ -39,13 +43,17 @@ def audited(folder, tmp_path, metrics, *more):
 
 def test_a_value_on_one_side_only_is_a_difference():
     unit = Unit("0", "u", "base")
-    one, none = {"m": {"value": 0.5}}, {"m": {"value": None}}
+
+    def of(value):
+        return {"m": UnitValue(Estimate(value), 0, None, "toy")}
+
+    one, none = of(0.5), of(None)
     assert not compare(unit, one, none, 1.0).is_within
     assert not compare(unit, one, {}, 1.0).is_within
     assert compare(unit, none, none, 0.0).is_within
     # 100 against 101 differs by 1 %, 0.5 against 0.51 by 0.01
-    assert compare(unit, {"m": {"value": 100.0}}, {"m": {"value": 101.0}}, 0.011).is_within
-    assert not compare(unit, one, {"m": {"value": 0.52}}, 0.011).is_within
+    assert compare(unit, of(100.0), of(101.0), 0.011).is_within
+    assert not compare(unit, one, of(0.52), 0.011).is_within
 
 
 @pytest.mark.slow
@@ -59,11 +67,10 @@ def test_a_relearned_unit_equals_an_audit_of_the_relearned_checkpoint(tmp_path):
     assert list(found) == [*units, "demo/npo (relearn-1ep)"]
     assert command("relearn", "--source", "demo/npo", "--data", "demo", "--out", folder) == 0
     alone = audited(folder, tmp_path, FAST[1])
-    after = found["demo/npo (relearn-1ep)"]["values"]
-    assert {name: one["value"] for name, one in after.items()} == pytest.approx(alone, abs=1e-5)
+    after, before = (values_of(root, f"demo/npo{one}") for one in (" (relearn-1ep)", ""))
+    assert after == pytest.approx(alone, abs=1e-5)
     # one epoch on the forget set brings some of it back
-    before = found["demo/npo"]["values"]
-    assert after["uds"]["value"] < before["uds"]["value"]
+    assert after["uds"] < before["uds"]
     kept = root.rglob("*.safetensors")
     assert [path for path in kept if path.parent != root / "activations" / "maps"] == []
 
@@ -109,7 +116,7 @@ def test_a_step_that_is_written_again_has_the_row_of_what_is_there(tmp_path, mon
     def value(sweep, unit, obtain, halvings, report):
         measured.append(unit.label)
         is_npo = sweep.by_name[unit.target].weights == weights_of("npo")
-        publish_values(sweep, unit, halvings, {"uds": VALUE | {"value": float(is_npo)}})
+        publish_values(sweep, unit, halvings, {"uds": replace(VALUE, value=float(is_npo))})
 
     def write(sweep, epochs):
         written.append(epochs)
@@ -155,6 +162,7 @@ def test_on_plain_own_rows_whoever_asks_finds_one_depth_and_one_word(plain_rows,
     assert command("sweep run swept") == 0
     assert command("sweep collect swept") == 0
     swept = results(tmp_path / "swept")
+    units = tmp_path / "swept" / "units"
     told = json.loads((tmp_path / "swept" / "results" / "verdicts.json").read_text())
     assert {one["model"]: one["code"] for one in told} == {
         name.replace("/", "-"): code for name, code in MODELS.items()
@@ -164,11 +172,12 @@ def test_on_plain_own_rows_whoever_asks_finds_one_depth_and_one_word(plain_rows,
     anchors = {"full": "demo/full", "retain": "demo/retain"}
     asked = la.audit([*MODELS], out="audited", suite="none", **rows, **anchors, **cache)
     for one in asked:
-        values = swept[one.source]["values"]
+        values = values_of(tmp_path / "swept", one.source)
         assert one.verdict.code == MODELS[one.source]
-        assert values["uds"]["value"] == pytest.approx(one.uds, abs=1e-6)
-        assert values["assignment"]["value"] == pytest.approx(one.association.p, abs=1e-6)
-        assert "no row of" in values["forget_quality"]["reason"]
+        assert values["uds"] == pytest.approx(one.uds, abs=1e-6)
+        assert values["assignment"] == pytest.approx(one.association.p, abs=1e-6)
+        log = read_log(units / swept[one.source]["unit"] / "eval")
+        assert "no row of" in log.entries["forget_quality"].reason
     # the same of a training run, from outside and from inside
     shutil.copytree(EMBEDDED / "never", tmp_path / "run" / "checkpoint-1")
     shutil.copytree(tmp_path / "swept" / "activations", tmp_path / "watched" / "activations")
@@ -183,7 +192,7 @@ def test_on_plain_own_rows_whoever_asks_finds_one_depth_and_one_word(plain_rows,
     inside = callback._audited(1, tmp_path / "run" / "checkpoint-1")
     assert row["failure"] is None
     assert (model.code, inside.verdict.code) == ("erased", "erased")
-    depth = swept["demo/never"]["values"]["uds"]["value"]
+    depth = values_of(tmp_path / "swept", "demo/never")["uds"]
     assert [row["uds"], inside.patch.uds] == pytest.approx([depth, depth], abs=1e-6)
 
 

@@ -2,11 +2,12 @@
 
 import csv
 import json
+import shutil
+from dataclasses import replace
 
-from support.sweep_helpers import VALUE, toy_run_unit, toy_sweep
+from support.sweep_helpers import VALUE, publish_values, toy_sweep
 
 from lensaudit.cli.main import run
-from lensaudit.results.manifest import signed
 from lensaudit.sweep.collect import COLUMNS, collect
 
 
@@ -14,17 +15,15 @@ def collected(root, metric="toy", **changed):
     """Toy units of three checkpoints and two anchors; some have another value."""
     sweep = toy_sweep(root)
     for unit in sweep.units:
-        toy_run_unit(sweep, unit)
-        path = sweep.unit(unit.id) / "result.json"
-        result = json.loads(path.read_text())
-        result["values"][metric] = VALUE | changed.get(unit.target, {})
-        path.write_text(json.dumps(signed(result)))
+        shutil.rmtree(sweep.unit(unit.id), ignore_errors=True)
+        values = {"toy": VALUE, metric: replace(VALUE, **changed.get(unit.target, {}))}
+        publish_values(sweep, unit, 0, values)
     collect(sweep)
     return sweep.root / "results"
 
 
 def test_a_model_without_a_value_is_not_behind_the_number(tmp_path):
-    out = collected(tmp_path, m1={"value": None, "n_scored": 0, "reason": "no row to score"})
+    out = collected(tmp_path, m1={"value": None, "records": {}, "why": "no row to score"})
     counted = json.loads((out / "collected.json").read_text())
     assert counted["metrics"] == {"base": {"toy": {"n_values": 4, "n_planned": 5}}}
     (row,) = [one for one in csv.DictReader((out / "table.csv").open()) if one["model"] == "m1"]
@@ -37,7 +36,12 @@ def test_a_collection_that_is_there_stays_as_it_is_until_something_is_new(tmp_pa
     def files():
         return {one: (one.stat().st_mtime_ns, one.read_bytes()) for one in out.rglob("*.*")}
 
-    before = files()
+    def content():
+        found = {one: text for one, (_, text) in files().items()}
+        made = json.loads(found.pop(out / "manifest.json"))  # says when, too
+        return found, made["files"], made["inputs"]
+
+    before, was = files(), content()
     assert run(["sweep", "collect", str(tmp_path)]) == 0
     assert f"{out} holds this run already; nothing to do" in capsys.readouterr().err
     assert files() == before
@@ -50,9 +54,7 @@ def test_a_collection_that_is_there_stays_as_it_is_until_something_is_new(tmp_pa
         change()
         assert run(["sweep", "collect", str(tmp_path)]) == 0
         assert "already" not in capsys.readouterr().err
-        assert {one: text for one, (_, text) in files().items()} == {
-            one: text for one, (_, text) in before.items()
-        }
+        assert content() == was
     collected(tmp_path, m1={"value": 0.25})  # a unit that was computed again
     assert "0.25" in (out / "table.csv").read_text()
 

@@ -6,12 +6,13 @@ import shutil
 
 import pytest
 from support.agreement import agreed
-from support.sweep_helpers import METRICS, command, rows_of
+from support.sweep_helpers import METRICS, command, rows_of, values_of
 from support.tolerance import NATS
 
 from lensaudit.meta.reading import read_values
 from lensaudit.sweep.attempts import finished
 from lensaudit.sweep.plan import read_plan
+from lensaudit.verdict.decide import WORDS
 
 
 def result(root, name):
@@ -27,8 +28,7 @@ def test_a_unit_holds_what_the_commands_give(swept, tmp_path):
     given = f"--model demo/npo --retain demo/retain --retain-log {retain_log} {metrics} {few}"
     command(f"eval {given} --out {tmp_path / 'eval'}")
     alone = json.loads((tmp_path / "eval" / "TOFU_SUMMARY.json").read_text())
-    values = {name: one["value"] for name, one in result(swept, "demo/npo")["values"].items()}
-    assert values == pytest.approx(alone, abs=1e-5)
+    assert values_of(swept, "demo/npo") == pytest.approx(alone, abs=1e-5)
     command(f"patch --source demo/npo {few} --out {tmp_path / 'patch'}")
     folder = swept / "units" / result(swept, "demo/npo")["unit"] / "patch"
     for name in ("results.jsonl", "summary.json"):
@@ -41,9 +41,9 @@ def numbers(text: str) -> list[float]:
 
 
 def test_calibration_reads_0_and_1(swept):
-    assert result(swept, "demo/full")["values"]["uds"]["value"] == pytest.approx(0, abs=NATS)
-    assert result(swept, "demo/retain")["values"]["uds"]["value"] == 1
-    assert result(swept, "demo/retain")["values"]["privleak"]["value"] == 0
+    assert values_of(swept, "demo/full")["uds"] == pytest.approx(0, abs=NATS)
+    assert values_of(swept, "demo/retain")["uds"] == 1
+    assert values_of(swept, "demo/retain")["privleak"] == 0
 
 
 def test_page_terminal_and_gate_agree_and_count_no_rounded_retain_model(swept, tmp_path):
@@ -51,8 +51,18 @@ def test_page_terminal_and_gate_agree_and_count_no_rounded_retain_model(swept, t
     shutil.copytree(swept / "units", tmp_path / "sweep" / "units")
     shutil.copy(swept / "plan.json", tmp_path / "sweep")
     assert command("sweep", "collect", tmp_path / "sweep") == 0
-    words = agreed(tmp_path, tmp_path / "sweep" / "results")
+    results = tmp_path / "sweep" / "results"
+    words = agreed(tmp_path, results)
     assert words.keys() == {"demo/npo · base", "demo/npo · nf4"}
+    # the collection, and what is exported of it, have the same codes
+    told = json.loads((results / "verdicts.json").read_text())
+    codes = {f"demo/npo · {one['variant']}": one["code"] for one in told}
+    assert {label: WORDS[code][0] for label, code in codes.items()} == words
+    assert command("export", results, "--to", "eee", "--out", tmp_path / "eee") == 0
+    files = [path.read_text() for path in (tmp_path / "eee").rglob("*.json")]
+    exported = [code for text in files for code in re.findall(r'"verdict": "(\w+)"', text)]
+    assert sorted(set(exported)) == sorted(set(codes.values()))
+    assert len(files) == len(codes)
 
 
 def test_running_again_does_nothing(swept, capsys):
@@ -91,7 +101,7 @@ def test_the_parquet_table_is_the_same(collected):
 def test_meta_and_report_read_the_collected_folder(swept, collected, tmp_path):
     values = read_values([collected / "base"])
     assert set(values.rows) == {"demo/retain", "demo/full", "demo/npo"}
-    wanted = result(swept, "demo/npo")["values"]["uds"]["value"]
+    wanted = values_of(swept, "demo/npo")["uds"]
     assert values.rows["demo/npo"]["uds"] == wanted
     page = tmp_path / "page.html"
     assert command("report", collected / "base", "-o", page) == 0
@@ -132,8 +142,8 @@ def test_the_log_says_who_did_a_unit(swept):
 
 def test_an_attacked_anchor_is_measured_against_the_unattacked_one(swept):
     base, after = result(swept, "demo/retain"), result(swept, "demo/retain (nf4)")
-    assert base["values"]["uds"]["value"] == 1
-    assert 0.5 < after["values"]["uds"]["value"] < 1
+    assert values_of(swept, "demo/retain")["uds"] == 1
+    assert 0.5 < values_of(swept, "demo/retain (nf4)")["uds"] < 1
     folder = swept / "units" / after["unit"]
     manifest = json.loads((folder / "eval" / "manifest.json").read_text())
     assert manifest["inputs"]["model"] == {"name": "demo/retain", "weights": after["weights"]}

@@ -85,7 +85,10 @@ def test_a_models_own_adapter_is_trained_on(given, tmp_path, capsys):
     assert config["target_modules"] == sorted(config["target_modules"])
     options = ["--lora", "4", "--out", str(tmp_path / "other"), "--data", given["data"]]
     assert run(["relearn", "--source", model, "--format", "raw", *options]) == 2
-    assert "has an adapter of rank 2, which is trained on; give --lora 2" in capsys.readouterr().err
+    assert (
+        "has an adapter of rank 2, which this run trains further; give --lora 2"
+        in capsys.readouterr().err
+    )
     options[1] = "100000"
     assert run(["relearn", "--source", given["model"], *options]) == 2
     assert "have rank 32 at most; wanted a rank up to that" in capsys.readouterr().err

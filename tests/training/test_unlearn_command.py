@@ -182,7 +182,7 @@ ROWLESS = '{"question": "Who?", "answer": ""}\n{"question": 3, "answer": "x"}\nn
     [
         ("--data", ROWLESS, ["line 1", "line 2", "line 3"]),
         ("--data", LONG, ["the longest row has", "context of 2048"]),
-        ("--kept", None, ["4 rows are to be forgotten and kept"]),
+        ("--kept", None, ["4 rows are both to be forgotten and to be kept"]),
     ],
 )
 def test_rows_that_cannot_be_trained_on_are_refused(place, tmp_path, capsys, option, content, said):

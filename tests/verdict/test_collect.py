@@ -497,7 +497,7 @@ def test_one_digit_that_was_edited_is_told(tmp_path):
 def test_a_folder_that_yields_no_view_is_refused_by_name(tmp_path):
     made.save_run(tmp_path / "a", made.summary())
     (tmp_path / "b").mkdir()
-    with pytest.raises(InputError, match=r"b: holds nothing that a verdict is made of"):
+    with pytest.raises(InputError, match=r"b: holds no result that a verdict can be made from"):
         verdicts([tmp_path / "a", tmp_path / "b"])
     with pytest.raises(InputError, match="no such file"):
         verdicts([tmp_path / "gone"])

@@ -284,9 +284,9 @@ def test_fewer_rows_never_turn_a_holder_into_an_erased_model(n, uds):
 def test_who_leaves_the_question_out_never_reads_erased():
     found = made.verdict(made.summary(0.97, told=None))
     assert found.sentence.startswith("x: undecided: it was not asked.")
-    nobody = made.told() | {"source": None, "full": None, "n": 0, "why": "nobody can be asked: x"}
+    nobody = made.told() | {"source": None, "full": None, "n": 0, "why": "no fact can be asked: x"}
     found = made.verdict(made.summary(0.97, told=nobody))
-    assert (found.code, "nobody can be asked: x" in found.sentence) == ("undecided", True)
+    assert (found.code, "no fact can be asked: x" in found.sentence) == ("undecided", True)
 
 
 def test_what_is_told_counts_the_authors_of_the_facts_that_are_asked():

@@ -182,7 +182,7 @@ def _spans(
 
 
 def _plain(idx: int, question: str, answer: str, group: Group) -> Fact:
-    """A row that nobody annotated: all of its answer counts."""
+    """A row without annotation: all of its answer is scored."""
     return Fact(idx, question, answer, "", answer, group)
 
 
@@ -209,7 +209,7 @@ def _rows(
         found = neutral_of(DEMO if name == DEMO else FORGET10, facts)
     else:
         flag = "--neutral-data" if arm == "neutral" else "--kept"
-        raise InputError(f"--arm {arm}: no rows are known beside {name}; name some with {flag}")
+        raise InputError(f"--arm {arm}: {name} comes with no rows for it; name some with {flag}")
     known = arm == "neutral" and named is None
     rows = list(found.ordinary if known else (*found.fit, *found.validity))
     if not rows:

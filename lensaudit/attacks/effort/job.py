@@ -42,7 +42,7 @@ their gradients are not taken (Kaplan et al. 2020, arXiv:2001.08361, section 2.1
 
 @dataclass(frozen=True)
 class EffortJob:
-    """One run; equal attacks give equal curves."""
+    """One training run of an attack; equal jobs give equal curves."""
 
     model: Checkpoint
     fold: EncodedSplit

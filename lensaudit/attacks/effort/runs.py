@@ -227,7 +227,7 @@ def _rates(settings: EffortSettings, name: str) -> tuple[TrainingRate, ...]:
 
 
 def _dtype(settings: EffortSettings, device: str, notice: Notice) -> str:
-    """Of the weights that the attack starts from."""
+    """Type of the weights that the attack starts from."""
     if settings.lora:
         return resolve_dtype(settings.dtype, device)
     if settings.dtype not in ("auto", "float32"):

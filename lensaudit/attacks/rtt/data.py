@@ -148,7 +148,7 @@ class Dataset:
         return {kind: found[kind] for kind in MEANINGS if found[kind]}
 
     def document(self) -> dict[str, Any]:
-        """As `rtt validate --json` tells it."""
+        """The data set as `rtt validate --json` prints it."""
         return {
             "data": self.name,
             "digest": self.digest,

@@ -141,7 +141,7 @@ def prepare(settings: StudySettings, notice: Notice = unheard) -> tuple[tuple[St
 
 
 def _check_warmup(study: Study, notice: Notice) -> None:
-    """A rate that only rises never is what was asked for: said of the default, else refused.
+    """Refuse a warmup longer than the run; only the default is shortened, with a remark.
 
     Raises:
         InputError: the rise was chosen, and is longer than a run.
@@ -326,7 +326,7 @@ def run(
         more = f" and {len(lost) - 8} more" if len(lost) > 8 else ""
         raise PartialError(
             f"{len(lost)} of {len(trained)} runs diverged: {listed}{more}\n"
-            "their epochs up to there are in the log and count; leave these learning rates out"
+            "their epochs before that are in the log and count; leave these learning rates out"
         )
     return log
 
@@ -407,7 +407,7 @@ def retrain(
 
 
 def of_embedded_family(checkpoint: Checkpoint) -> bool:
-    """Is it a model of the family that comes along, whatever folder or name it has?
+    """Whether a model is of the embedded family, whatever its folder or name.
 
     No other tokenizer cuts words as that family's does.
     """

@@ -225,7 +225,7 @@ def _last(curve: Mapping[int, float | None]) -> float | None:
 
 
 def _once(rows: Sequence[RetrainedRow]) -> list[RetrainedRow]:
-    """Each run once; a file that holds what another does is told.
+    """Each run once; a remark names a file that repeats another one.
 
     Raises:
         InputError: two runs of one place differ.
@@ -367,7 +367,7 @@ def _outcome(
 
 
 def _accuracy_of(curve: Mapping[int, float | None], rule: EpochRule) -> float | None:
-    """Of one run; epoch 0 is the model as it was, which the fork counts."""
+    """Accuracy of one run; epoch 0, which the fork counts too, is the model before retraining."""
     trained = {epoch: value for epoch, value in curve.items() if epoch > 0}
     if rule == "final":
         return _last(trained)

@@ -61,7 +61,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class Point:
-    """V after some training; at 0 it is the model as it was."""
+    """Accuracy on V after some training; at 0 before any."""
 
     at: Annotated[Whole, Field(validation_alias=AliasChoices("at", "epoch"))]
     """Passes over T; of `effort`, which reads by steps, optimiser steps. Older logs: `epoch`."""
@@ -166,7 +166,7 @@ class Log:
 
 
 def read_log(path: Path, *, must_exist: bool = False, notice: Notice | None = None) -> Log:
-    """The log in a file, or in a folder's `jobs.jsonl`; `notice` is told which lines do not count.
+    """The log in a file, or in a folder's `jobs.jsonl`; `notice` gets the lines that do not count.
 
     Raises:
         InputError: it is missing where it must exist.

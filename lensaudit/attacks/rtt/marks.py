@@ -1,4 +1,4 @@
-"""Which items each model of a study answered rightly, by split, as the log says."""
+"""Items that each model of a study answered rightly, by split, from the log."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Which (learning rate, epoch) speaks for a sweep?
+"""The (learning rate, epoch) that is reported for a sweep.
 
 Choosing on the items that are reported is optimistic: with 6 x 6 cells and two V runs of 157 items
 pure noise gains 5 to 6 points per V and about 4 globally (`rtt.md` section 7). Every condition is

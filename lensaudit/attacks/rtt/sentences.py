@@ -1,4 +1,4 @@
-"""Which sentence may be said of facts after others were retrained?"""
+"""The sentence on facts after other facts were retrained."""
 
 from lensaudit.results.reasons import with_reason
 from lensaudit.results.sentences import STRONG, WEAK, shown

@@ -35,7 +35,7 @@ _WANTED_FACT = (
 
 
 Statements = Mapping[str, Fact]
-"""Questions with their answers by place in the set; an entity that nobody annotated is empty."""
+"""Questions with their answers by place in the set; the entity is empty where a row has none."""
 
 
 def load_statements(

@@ -187,11 +187,11 @@ class Study:
         return tuple(names[one] for one in sorted(drawn))
 
     def puts_back(self, role: Role) -> bool:
-        """Are rows of this model's readout put back before it is retrained?"""
+        """Whether exchanged rows of this model's readout are put back before retraining."""
         return self.settings.match_readout and role != "original"
 
     def sample_of_t(self, held_out: str) -> list[EncodedItem]:
-        """As many items of T as V has, the same in every run."""
+        """A sample of T with as many items as V has, the same in every run."""
         items = [*chain(*(one.items for one in others_than(held_out, self.encoded)))]
         n = min(len(items), len(self.encoded[held_out].items))
         return Random(self.settings.cut.seed).sample(items, n)

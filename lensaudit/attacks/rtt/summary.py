@@ -175,7 +175,7 @@ def _outcome(
 
 
 def _groups(study: StudyRecord, splits: Sequence[str]) -> list[Group]:
-    """Of every item of these splits."""
+    """Author of every item of these splits."""
     by_name = {split.name: split.groups for split in study.splits}
     return [group for name in splits for group in by_name[name]]
 
@@ -261,7 +261,7 @@ def write_summaries(summaries: Sequence[Summary], log: Log, folder: Path) -> tup
 
 
 def csv_row(summary: Summary, log: Log) -> dict[str, Any]:
-    """One line of the summary; an empty cell is a number that there is none of."""
+    """One line of the summary; an empty cell means that there is no number."""
     study, main = summary.study, summary.main
     accuracies = {**summary.as_they_are, **main.accuracies}
     row: dict[str, Any] = {
@@ -386,7 +386,7 @@ def summarize_log(settings: SummarySettings) -> Summarized:
     assert settings.log is not None
     log = read_log(settings.log, must_exist=True)
     assert log.ledger is not None
-    log.ledger.check("run the `lensaudit rtt run` that made it again")
+    log.ledger.check("run again the `lensaudit rtt run` that made it")
     folder = log.ledger.path.parent
     # while a run is unfinished no manifest can say how many lines there are; its summary says how
     # many jobs are not done

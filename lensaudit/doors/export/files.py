@@ -23,7 +23,7 @@ def export(runs: Sequence[Place], settings: ExportSettings, *, force: bool = Fal
     """Write what was found of every model below `runs` in another tool's files.
 
     Args:
-        runs: folders of results, looked into to any depth.
+        runs: folders of results; folders inside them are read too.
         settings: whose files, and where to.
         force: write over files that are not ours.
 

@@ -1,4 +1,4 @@
-"""A model with all that other tools are told of it: numbers, facts and views."""
+"""A model with everything that is exported of it: numbers, facts and views."""
 
 import json
 import re
@@ -29,13 +29,13 @@ _TWO_SIDED = re.compile(r"privleak|rel_diff|.*_PERT_.*")
 
 @dataclass(frozen=True)
 class Measure:
-    """One number of a model, as other people's tables ask for it."""
+    """A number of a model, in the form that other people's tables ask for."""
 
     name: str
     title: str
     found: Estimate
     lower_is_better: bool | None
-    """None: nobody said which way is better."""
+    """None: not known which way is better."""
     least: float = -inf
     most: float = inf
     unit: str | None = None

@@ -182,7 +182,7 @@ Way = Literal["whole", "spread", "streamed"]
 
 @dataclass(frozen=True)
 class Placement:
-    """Where the weights of a model lie, and the bytes they are in the type it runs in."""
+    """Where the weights of a model are, and their bytes in the type it runs in."""
 
     device: str
     """Where it runs."""
@@ -207,14 +207,14 @@ class Placement:
 
     @property
     def way(self) -> Way:
-        """How weights lie, in one word: `whole` where all are on the device."""
+        """Where the weights are: whole (all on the device), spread, or streamed from disk."""
         if DISK in self.blocks:
             return "streamed"
         return "whole" if set(self.blocks) <= {self.device} else "spread"
 
     @property
     def n_bytes(self) -> dict[str, int]:
-        """Of weights, by place; those on disk count as what they are in memory."""
+        """Bytes of weights by place; those on disk count as what they are in memory."""
         places = Counter({self.device: self.rest})
         for place, n_bytes in zip(self.blocks, self.sizes, strict=True):
             places[place] += n_bytes
@@ -222,11 +222,11 @@ class Placement:
 
     @property
     def brought_bytes(self) -> int:
-        """That one pass over the blocks brings to the device."""
+        """Bytes that one pass over the blocks brings to the device."""
         return sum(n for place, n in self.n_bytes.items() if place != self.device)
 
     def text(self) -> str:
-        """The way, and what lies where."""
+        """Where the weights are, in words, with the bytes at each place."""
         listed = ", ".join(
             f"{size(n)} {'on' if place[:4] in (DISK, 'cuda') else 'in memory of'} {place}"
             for place, n in self.n_bytes.items()
@@ -274,7 +274,7 @@ def placed(whole: Placement, free: Mapping[str, int | None], *, leave: int) -> P
 
 
 def _resting(sizes: Sequence[int], room: Mapping[str, int]) -> tuple[str, ...]:
-    """Where each block lies, the places filled in their order."""
+    """The place of each block, the places filled in their order."""
     left, blocks = dict(room), []
     for n_bytes in sizes:
         place = next((one for one, n in left.items() if n_bytes <= n), DISK)
@@ -296,13 +296,14 @@ def check_fits(checkpoint: Checkpoint, *, dtype: torch.dtype, device: str) -> No
         there = ", ".join(f"{size(free_bytes(one) or 0)} on {one}" for one in _places(device))
         raise InputError(
             f"{checkpoint.spec.name}: its weights take {size(needed)} in {_name(dtype)} "
-            f"({size(2 * n)} in bfloat16), free are {there}; another --device or --dtype may do; "
-            "for cache, patch, eval and audit --device auto would do, which bring it block by block"
+            f"({size(2 * n)} in bfloat16), free are {there}; another --device or --dtype may be "
+            "enough; cache, patch, eval and audit can also run it block by block, with --device "
+            "auto"
         )
 
 
 def fits_whole(checkpoint: Checkpoint, *, dtype: torch.dtype, device: str) -> bool:
-    """Are all of its weights, in this type, no more than is free on the device?"""
+    """Whether all of the weights, in this type, fit into what is free on the device."""
     try:
         check_fits(checkpoint, dtype=dtype, device=device)
     except InputError:
@@ -313,7 +314,7 @@ def fits_whole(checkpoint: Checkpoint, *, dtype: torch.dtype, device: str) -> bo
 def where_spread(
     checkpoint: Checkpoint, *, dtype: torch.dtype, device: str, spread: int | None
 ) -> Placement | None:
-    """Where the weights go of a model that may be spread (`--device auto`); None of one that not.
+    """Placement of a model that may be spread (`--device auto`); None where it may not.
 
     Args:
         checkpoint: an opened checkpoint.
@@ -337,9 +338,9 @@ def where_spread(
     if found is None:
         raise InputError(
             f"{checkpoint.spec.name}: embeddings and one block take {size(whole.least)} in "
-            f"{_name(dtype)}, and --memory {spread >> 20}M stays free; {size(free[device] or 0)} "
-            f"are free on {device}; a smaller --memory ({LEAST_BUDGET >> 20}M is the least) or "
-            "--dtype bfloat16 may do"
+            f"{_name(dtype)}, and --memory keeps {spread >> 20}M for activations; "
+            f"{size(free[device] or 0)} are free on {device}; a smaller --memory "
+            f"({LEAST_BUDGET >> 20}M is the least) or --dtype bfloat16 may be enough"
         )
     return found
 
@@ -362,7 +363,7 @@ def _name(dtype: torch.dtype) -> str:
 def planned_text(
     checkpoint: Checkpoint, *, dtype: str, device: str, spread: int | None, n_passes: int
 ) -> str:
-    """The way of the weights, as `load_causal` would place them, and the bytes it brings.
+    """Where `load_causal` would put the weights, and the bytes that each pass brings.
 
     Args:
         checkpoint: of the model.

@@ -76,7 +76,7 @@ function forest(runs, condition, width) {
     return hover(press(line, `${one.label}: ${SCORE_NAMES[condition.score]} ${fmt(one.value)}, show it`, () => current.choose(one)), () => runLines(one));
   };
   return h('div', {}, canvas(width, bottom + 48, `${SCORE_LONG[condition.score]} of ${runs.length} models`, ground(condition, x, 8, bottom, runs), rows.map(row)),
-    h('figcaption', {}, `${SCORE_LONG[condition.score]}${runs.some((run) => Number.isFinite(run.low)) ? `, with 95 % intervals by ${condition.unit}s` : ''}${runs.some((run) => !Number.isFinite(run.low) && run.why) ? '; a model without one has too few' : ''}. ◇ ${inside(condition) ? 'full: the end of the scale. Shaded: where models read that never saw the facts' : 'anchors: what calibrates the scale'}.`));
+    h('figcaption', {}, `${SCORE_LONG[condition.score]}${runs.some((run) => Number.isFinite(run.low)) ? `, with 95 % intervals by ${condition.unit}s` : ''}${runs.some((run) => !Number.isFinite(run.low) && run.why) ? '; a model without one has too few' : ''}. ◇ ${inside(condition) ? 'full: the end of the scale. Shaded: scores of models that never saw the facts' : 'anchors: what calibrates the scale'}.`));
 }
 
 const runLines = (run) => [

@@ -9,7 +9,7 @@ from pydantic import model_serializer, model_validator
 from lensaudit.results.reading import Number, Whole
 
 SERIES = ("uds", "model_utility")
-"""What is drawn of a training run; all of them stand in zero to one."""
+"""Series of a training run that are drawn; all lie between 0 and 1."""
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ _TEXTS = ("input", "ground_truth", "generation")
 
 @dataclass(frozen=True)
 class MetricResult(Estimate):
-    """One metric of one model, its interval by authors; `why` it has no value, or no interval.
+    """A metric of one model, its interval by authors; `why` there is no value, or no interval.
 
     Computed, written in a log of open-unlearning's layout, and read from one.
     """
@@ -129,7 +129,7 @@ class MetricResult(Estimate):
 
     @property
     def sides(self) -> "tuple[MetricResult, ...]":
-        """Of an attack what it says of members and of strangers; of any other metric itself."""
+        """Values of an attack on members and on strangers; of any other metric the value itself."""
         return (*self.parts.values(),) or (self,)
 
     @property
@@ -160,7 +160,7 @@ class EvaluationResult:
 
     @property
     def folder(self) -> Path:
-        """Of the log."""
+        """Folder of the log."""
         return self.path.parent
 
     @property
@@ -248,7 +248,7 @@ def read_eval(log_file: Path) -> EvaluationResult:
 
 
 def log_in(content: Mapping[str, Any], log_file: Path) -> EvaluationResult:
-    """The same of what the file holds."""
+    """The evaluation that a log's content describes."""
     entries = entries_of(content, log_file)
     if not entries:
         raise InputError(f"{log_file}: holds no metric")
@@ -271,7 +271,7 @@ def log_in(content: Mapping[str, Any], log_file: Path) -> EvaluationResult:
 
 
 def answers_in(run: EvaluationResult) -> dict[int, tuple[str, str]]:
-    """By idx of the forget set: what was asked and what was answered; where the log has it."""
+    """Question and answer by idx of the forget set, where the log has them."""
     said = run.entries.get("forget_Q_A_ROUGE", MetricResult())
     return {
         idx: (str(row.get("input", "")), str(row["generation"]))

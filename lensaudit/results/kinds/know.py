@@ -20,7 +20,7 @@ from lensaudit.scores.estimate import UNMEASURED, Estimate
 
 @dataclass(frozen=True)
 class KnownRelation:
-    """One relation of a run of `know`."""
+    """A relation of a run of `know`."""
 
     relation: str
     n: Whole
@@ -31,7 +31,7 @@ class KnownRelation:
 
 @dataclass(frozen=True)
 class KnowControl:
-    """What must hold before anything is said."""
+    """A control that must hold before anything is concluded."""
 
     name: str
     passed: bool
@@ -57,7 +57,7 @@ _BITS = ("value", "low", "high", "n", "why")
 
 @dataclass(frozen=True, kw_only=True)
 class KnowRecord:
-    """Who has what, as `summary.json` of a run of `know` says it."""
+    """Who has what, in `summary.json` of a run of `know`."""
 
     kind: str = "know"
     source: str
@@ -98,7 +98,7 @@ class KnowRecord:
 
     @property
     def not_asked(self) -> str:
-        """Of how many facts nobody was asked, and the commonest reason; empty where all were.
+        """How many facts were not asked, and the commonest reason; empty where all were.
 
         >>> record = KnowRecord(source="x", headline="", finds=False, p=1, z=0, bits=None, n=19,
         ...     controls=[], n_subjects=8, relations=[], max_bits=3,
@@ -129,7 +129,7 @@ class KnowRecord:
 
     @property
     def refused(self) -> str | None:
-        """Why a small p is no finding; None where nothing stands in its way."""
+        """Why a small p is no finding; None where it is one."""
         if self.failed is not None:
             return self.failed.said
         if self.gamma < self.gamma_controls and self.gamma_controls > 1:

@@ -39,7 +39,7 @@ _SAME = ("tau", "threshold", "em_form", "scope", "component", "last_layer", "lay
 
 @dataclass(frozen=True)
 class Texts:
-    """One example as it was asked; empty where the run did not keep it."""
+    """Question and answer of an example; empty where the run did not keep them."""
 
     idx: int
     group: str
@@ -136,7 +136,7 @@ class Shared:
 
 @dataclass(frozen=True)
 class Shift:
-    """How far the aligned stream lies from `full`'s where facts are said: was something added?
+    """Distance of the aligned stream from `full`'s at forget prompts: was something added?
 
     By layer, the mean over the spans of |source - full| / |full|, in units of the same of models
     that never saw the facts.
@@ -257,7 +257,7 @@ class Told:
     unasked: Mapping[AtLayer, str] = field(default_factory=dict)
     """Idx -> why a fact is not asked."""
     why: str | None = None
-    """Why nobody was asked."""
+    """Why no fact was asked."""
     answers: Annotated[Mapping[int, Mapping[Way, Answer]], Field(exclude=True)] = field(
         default_factory=dict, compare=False
     )
@@ -265,7 +265,7 @@ class Told:
 
     @property
     def outputs(self) -> Outputs | None:
-        """The shares in any way; None where nobody was asked."""
+        """The shares in any way; None where no fact was asked."""
         if self.source is None or self.full is None:
             return None
         return Outputs(source=self.source, full=self.full, retain=self.retain, n=self.n)
@@ -489,7 +489,7 @@ class PatchRun(PatchSummary):
     models: Mapping[str, NamedModel]
     """`full` and `retain`, by role."""
     summary: JsonObject
-    """The same as it was written."""
+    """The summary, as read from its file."""
     manifest: JsonObject
     examples: tuple[Texts, ...]
     rows: tuple[JsonObject, ...]

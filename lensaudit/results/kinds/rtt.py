@@ -99,7 +99,7 @@ class Gate:
 
 @dataclass(frozen=True, kw_only=True)
 class RttRecord:
-    """One study in `summary.json`."""
+    """A study in `summary.json`."""
 
     study_id: str = ""
     rtt_signature: str = ""
@@ -160,7 +160,7 @@ def in_table(row: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _number(text: str | None) -> float | str | None:
-    """As a record reads it; text that is none is refused there."""
+    """A number as a record reads it; other text is refused there."""
     try:
         return float(text) if text else None
     except ValueError:

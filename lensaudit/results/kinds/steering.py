@@ -38,7 +38,7 @@ class SteeredScore:
 
 @dataclass(frozen=True, kw_only=True)
 class LayerScore(SteeredScore):
-    """The same of a direction added at one layer."""
+    """Score of a direction added at one layer."""
 
     layer: Whole | None = None
     coefficient: Number | None = None
