@@ -363,10 +363,10 @@ def read_unit(log: Path, name: str, metrics: Iterable[str]) -> Values:
         InputError: it is not as it was written.
     """
     found = read_values([log])
-    tables = (found.rows, found.weights, found.broken)
-    (row,), (weights,), (broken,) = (one.values() for one in tables)
+    ((model, row),) = found.rows.items()
     own = {key: row[key] for key in (_KEYS.get(one, one) for one in metrics)}
-    return Values({name: own}, weights={name: weights}, broken={name: broken})
+    weights, broken = {name: found.weights[model]}, {name: found.broken[model]}
+    return Values({name: own}, weights=weights, broken=broken)
 
 
 Readings = dict[str, float | None]
