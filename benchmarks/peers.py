@@ -18,8 +18,8 @@ import importlib.util
 import inspect
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -27,8 +27,8 @@ from torch import Tensor
 from transformers import LlamaForCausalLM
 
 from benchmarks.machine import describe, timed
-from benchmarks.shapes import Shape, random_model, shape_named, whole_batches
-from benchmarks.sweep import Asked, bench_of
+from benchmarks.shapes import Shape, no_words, random_model, shape_named, whole_batches
+from benchmarks.sweep import Asked, another_norm, bench_of
 from benchmarks.work import NotMeasured
 from lensaudit.data.spans import Batch, Encoded, make_batch
 from lensaudit.models.bridge import bridge_from
@@ -108,8 +108,6 @@ def plain(shape: Shape) -> LlamaForCausalLM:
 
 def bridged(shape: Shape) -> Any:
     """TransformerLens' bridge of it, as its own loader leaves it."""
-    from benchmarks.shapes import no_words
-
     return bridge_from(plain(shape), no_words())
 
 
@@ -157,22 +155,6 @@ WAYS = (
 )
 
 
-def as_source(norm: Any) -> Callable[[], Any]:
-    """The model as its source, as `benchmarks.sweep` makes it: another first norm."""
-
-    @contextmanager
-    def source() -> Iterator[None]:
-        weight = norm.weight
-        own = weight.data
-        weight.data = own * torch.linspace(0.5, 1.5, len(own)).to(own)
-        try:
-            yield
-        finally:
-            weight.data = own
-
-    return source
-
-
 @dataclass(frozen=True)
 class Measured:
     """One row of the table."""
@@ -188,7 +170,7 @@ class Measured:
 def loop(way: Way, shape: Shape, encoded: Sequence[Encoded]) -> Measured:
     """A loop at its best batch size."""
     model = way.load(shape)
-    source, found = as_source(way.norm(model)), dict[int, tuple[float, Deltas]]()
+    source, found = partial(another_norm, way.norm(model)), dict[int, tuple[float, Deltas]]()
     kept: dict[int, Deltas] = {}
 
     def by_idx(size: int) -> None:

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -76,6 +77,18 @@ class Asked:
         return matmul_peak(device=self.device, dtype=DTYPES[self.dtype])
 
 
+@contextmanager
+def another_norm(norm: torch.nn.Module) -> Iterator[None]:
+    """While the block lasts, the norm weighs the dimensions of the stream otherwise."""
+    weight: Any = norm.weight
+    own = weight.data
+    weight.data = own * torch.linspace(0.5, 1.5, len(own)).to(own)
+    try:
+        yield
+    finally:
+        weight.data = own
+
+
 @dataclass(frozen=True)
 class Bench:
     """A model, its examples, and a folder for caches."""
@@ -124,12 +137,8 @@ class Bench:
         """
         norm = decoder_of(self.model).blocks[0].ln1
         assert isinstance(norm, torch.nn.Module)
-        weight, own = norm.weight, norm.weight.data
-        weight.data = own * torch.linspace(0.5, 1.5, len(own)).to(own)
-        try:
+        with another_norm(norm):
             yield self.model
-        finally:
-            weight.data = own
 
     def tokens(self, layers: Sequence[int], *, cached: bool) -> list[int]:
         """That each block and the unembedding must read where rows of `layers` are swept."""

@@ -382,7 +382,8 @@ def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) 
     """Comma-separated, written atomically; text that a spreadsheet would run is quoted with '."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerows([header, *([_cell(value) for value in row] for row in rows)])
+    writer.writerow(header)
+    writer.writerows([_cell(value) for value in row] for row in rows)
     return _keep_or_write(path, _utf8(buffer.getvalue()))
 
 

@@ -185,7 +185,7 @@ Dtype = Annotated[
         section=MACHINE,
     ),
 ]
-Device = Annotated[str, Option("auto, cpu, cuda, cuda:1 …", section=MACHINE)]
+Device = Annotated[str, Option("Device: auto, cpu, cuda, cuda:1 …", section=MACHINE)]
 Attention = Annotated[
     Literal["eager", "sdpa"],
     Option(
@@ -359,7 +359,12 @@ class Models(Names):
     """The models that a source is compared with."""
 
     full: Annotated[
-        str | None, Option("Model patched into. [default: full, or demo/full]", is_a="model")
+        str | None,
+        Option(
+            "Model before unlearning, which other models' streams are patched into. [default: "
+            "full, or demo/full]",
+            is_a="model",
+        ),
     ] = None
     retain: Retains = ()
 
@@ -456,7 +461,7 @@ class NeutralRows:
     align_tokens: Annotated[
         int | None,
         Option(
-            "Neutral tokens a map is fitted on. [default: 16 per dimension]",
+            "Number of neutral tokens that a map is fitted on. [default: 16 per dimension]",
             least=1,
             rare="set",
             needs=(Needs("align", none_of=("none",)),),

@@ -245,7 +245,9 @@ def test_links_and_pipes_are_no_files_of_a_folder_whatever_their_names(tmp_path)
     (tmp_path / "a" / "folder").symlink_to("/")
     (tmp_path / "gone").symlink_to("nowhere")
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(InputError, match=r"holds file, gone, pipe, a/folder, which nothing"):
+    with pytest.raises(
+        InputError, match=r"holds file, gone, pipe, a/folder, which lensaudit has no record"
+    ):
         files.files_below(tmp_path, lambda path: True)
     for n in range(4):
         (tmp_path / f"link{n}").symlink_to("nowhere")

@@ -7,6 +7,7 @@ pyproject.toml, without extras. A size is that of a package's files on disk.
 """
 
 import tomllib
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, distribution, requires
 from pathlib import Path
 
@@ -64,9 +65,9 @@ def bytes_of(name: str) -> int:
     return sum(Path(one).stat().st_size for one in files if Path(one).is_file())
 
 
-def alone(name: str) -> set[str]:
-    """A package, and what would not be installed without it."""
-    found, by = {name}, brought()
+def alone(name: str, by: Mapping[str, set[str]]) -> set[str]:
+    """A package, and what of those `brought` would not be installed without it."""
+    found = {name}
     while more := {one for one, who in by.items() if one not in found and who <= found}:
         found |= more
     return found
@@ -79,7 +80,7 @@ def main() -> None:
     print(f"{len(declared())} declared, {len(by)} brought by others, {size(sum(sizes.values()))}\n")
     print("| package | brought by | size | alone it brings |\n|---|---|---|---|")
     for name in sorted(by, key=lambda one: -sizes[one]):
-        rest = ", ".join(sorted(alone(name) - {name}))
+        rest = ", ".join(sorted(alone(name, by) - {name}))
         print(f"| {name} | {', '.join(sorted(by[name]))} | {size(sizes[name])} | {rest} |")
 
 

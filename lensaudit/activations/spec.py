@@ -83,7 +83,7 @@ class Fingerprint(Conditions):
         return PARTS[self.hook]
 
     def norm_shape(self, n_rows: int) -> tuple[int, int]:
-        """Shape of `final_norm`: the last stream's rows; a component has none."""
+        """Shape of `final_norm`: the last stream's rows and width; no rows for a component."""
         return (n_rows if self.hook == HOOKS["resid"] else 0, self.d_model)
 
     def document(self) -> dict[str, Any]:

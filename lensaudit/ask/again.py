@@ -213,7 +213,7 @@ def _held(place: str | Path) -> Any:
         return file_sha256(path)
     inside = sorted(one for one in path.rglob("*") if one.is_file())
     if len(inside) > MOST_FILES:
-        raise InputError(f"{path}: holds {len(inside)} files")
+        raise InputError(f"{path}: holds {len(inside)} files, too many to hash")
     return [[one.relative_to(path).as_posix(), file_sha256(one)] for one in inside]
 
 
@@ -234,5 +234,5 @@ def _fetched(repo: str) -> list[str]:
     """
     kept = kept_of_hub(repo)
     if not (found := sorted(one.relative_to(kept).as_posix() for one in kept.glob("*/*/*/"))):
-        raise InputError(f"{repo}: is not here yet")
+        raise InputError(f"{repo}: is not in the local cache yet")
     return found

@@ -76,7 +76,7 @@ def check_chat(names: Sequence[str], question: str, begun: str) -> None:
         raise NotItsReply("the reply's tokens do not hold the question that was sent")
     if not _ends_in(pieces, _squeezed(begun)):
         raise NotItsReply(
-            "the reply's prompt does not end in the beginning of the answer that was sent"
+            "the prompt in the reply does not end with the answer's beginning, as it was sent"
         )
 
 
@@ -99,7 +99,7 @@ def check_readings(texts: Sequence[Sequence[Scored]]) -> None:
         low = f"{n_low} of {len(nats)} log-probs of values are at a floor ({nats[0]:g})"
         raise NotItsReply(f"{low}: the server gives log-probs of the likeliest tokens only")
     if len(nats) >= _LEAST and nats[0] == nats[-1]:
-        raise NotItsReply(f"all {len(nats)} log-probs of values are {nats[0]:g}")
+        raise NotItsReply(f"all {len(nats)} log-probs of values are the same, {nats[0]:g}")
 
 
 def check_beginning(alone: Scored, joint: Scored) -> None:

@@ -119,7 +119,7 @@ class AttackedModel:
         return PROMPT_TEMPLATE.format(question=question or fact.question, prefix="").rstrip()
 
     def forced(self, fact: Fact, *, question: str | None = None) -> str:
-        """The prompts, with the beginning of the answer forced."""
+        """A fact's prompt, with the beginning of the answer forced."""
         return f"{self.asked(fact, question=question)} {fact.prefix}".rstrip()
 
     @cached_property

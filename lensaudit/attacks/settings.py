@@ -288,11 +288,15 @@ class StudySettings(Names):
         ),
     ] = False
     min_baseline: Annotated[
-        float, Option("Gate: accuracy of the original; 0 is off.", least=0, most=1, expert=True)
+        float,
+        Option("Gate: least accuracy of the original; 0 is off.", least=0, most=1, expert=True),
     ] = 0.3
     """Below it the facts were never known; upstream fork's default."""
     min_drop: Annotated[
-        float, Option("Gate: drop by unlearning, standard errors; 0 is off.", least=0, expert=True)
+        float,
+        Option(
+            "Gate: least drop by unlearning, in standard errors; 0 is off.", least=0, expert=True
+        ),
     ] = 2.0
     """Below it recovery means nothing."""
     selection: Selected = "per_v"
@@ -329,7 +333,7 @@ class ValidationSettings(Names):
     data: str
     cut: Cut = Cut()
     model: Annotated[
-        str | None, Option("Check the option letters against its tokenizer.", is_a="model")
+        str | None, Option("Check the option letters with this model's tokenizer.", is_a="model")
     ] = None
     write: Annotated[
         Path | None, Option("Folder to write the splits to.", is_a="folder", typed=True)

@@ -140,7 +140,7 @@ def evaluation_key(model: str, settings: EvaluateSettings) -> str:
             depth = str(error)
     log = path_of(settings.retain_log)
     if settings.classifier is not None and not Path(settings.classifier).is_dir():
-        raise InputError(f"{settings.classifier}: what it holds is known when it is opened")
+        raise InputError(f"{settings.classifier}: its content is known only once it is opened")
     folders = [path_of(one) for one in (settings.tokenizer, settings.classifier)]
     files = [path_of(settings.template), log and log_file(log, settings)]
     every = (one for folder in folders if folder for one in sorted(folder.glob("*.*")))

@@ -176,7 +176,7 @@ class AuditSettings(DepthGroups):
     inside: Annotated[
         bool,
         Option(
-            "Also the suite's metrics that look inside: EM-erasure, CKA, Logit Lens, Fisher. Slow."
+            "Also compute the metrics that look inside: EM-erasure, CKA, Logit Lens, Fisher. Slow."
         ),
     ] = False
     holdout: Holdout = None

@@ -98,7 +98,7 @@ def repair(caches: tuple[str, ...], activations: Path, as_json: bool) -> None:
     cls=SettingOption,
     typed=True,
     type=ByteSize(),
-    help="Remove until this much is left.",
+    help="Size that may stay, e.g. 200GB; what exceeds it is removed.",
 )
 @click.option(
     "--keep",

@@ -264,7 +264,10 @@ def run_command(folder: Path, settings: RunSettings, as_json: bool, dry_run: boo
 @sweep.command("status")
 @FOLDER
 @click.option(
-    "--watch", "again", is_flag=True, help="Show it again every 10 seconds until nothing runs."
+    "--watch",
+    "again",
+    is_flag=True,
+    help="Show the status again every 10 seconds until nothing runs.",
 )
 @shared("json")
 def status(folder: Path, again: bool, as_json: bool) -> None:

@@ -444,7 +444,8 @@ def _sharing(by: str, rare: Sequence[RareOption]) -> click.Option:
         expert=by == "--set",
         section="Training" if by == "--constant" else "Output",
         typed=True,  # a file says each by its own name
-        help="Repeatable. " + " ".join(f"{one.key}: {_ended(one)}" for one in rare),
+        help="Set a rarely used option; repeatable. "
+        + " ".join(f"{one.key}: {_ended(one)}" for one in rare),
     )
 
 

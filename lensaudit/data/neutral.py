@@ -100,8 +100,8 @@ def neutral_of(
     fit = "retain90" if data == FORGET10 else RETAIN
     if data not in (DEMO, FORGET10) and not (Path(data).expanduser() / f"{fit}.jsonl").exists():
         raise InputError(
-            "no kept rows show that full can read this model: add retain_rows (--validity-data, "
-            f"--align-data); none are known beside {Path(data).name}"
+            "there are no kept rows to show that full can read this model: add retain_rows "
+            f"(--validity-data, --align-data); none come with {Path(data).name}"
         )
     # annotated rows for validity; for the fit the other authors' rows, 20 to an author
     validity = None if data == DEMO else validity_set(data)

@@ -73,7 +73,7 @@ def verify(*places: str | Path) -> list[CheckedPlace]:
 
 
 def _file(path: Path) -> CheckedPlace | None:
-    """Checksums that a file holds of itself or of other files; None where it holds none."""
+    """Result of checking a file against its own checksums; None where it holds none."""
     try:
         if path.name == MANIFEST or path.name.endswith(f"_{MANIFEST}"):
             return _result(path)

@@ -28,8 +28,10 @@ class HarnessSettings(Precision, Names):
     apply_chat_template: Annotated[bool, Option("Ask through the chat template.", rare="set")] = (
         False
     )
-    fewshot_as_multiturn: Annotated[bool, Option("Few-shot examples as turns.", rare="set")] = False
-    system_instruction: Annotated[str | None, Option("System text.", rare="set")] = None
+    fewshot_as_multiturn: Annotated[
+        bool, Option("Give few-shot examples as turns of the chat.", rare="set")
+    ] = False
+    system_instruction: Annotated[str | None, Option("System text of the chat.", rare="set")] = None
     gen_kwargs: Annotated[
         str | None,
         Option("Arguments of generations, e.g. max_gen_toks=32,temperature=0.", rare="set"),

@@ -57,10 +57,13 @@ class EndpointAccess:
         float, Option("Price of a million tokens received.", least=0, expert=True)
     ] = 0.0
     max_cost: Annotated[
-        float | None, Option("Stop before a call that would cost more in all.", least=0)
+        float | None,
+        Option(
+            "Highest cost of all calls together; no call is made that would exceed it.", least=0
+        ),
     ] = None
     max_calls: Annotated[
-        int | None, Option("At most so many calls, those that fail too.", least=0, expert=True)
+        int | None, Option("Most calls in all; calls that fail count too.", least=0, expert=True)
     ] = None
     max_tokens_total: Annotated[
         int | None, Option("At most so many tokens in all.", least=0, expert=True)
@@ -89,7 +92,11 @@ class JudgeAccess(EndpointAccess):
     ] = None
     mode: Annotated[
         Mode | None,
-        Option("How a number is read; auto is what the probe finds best.", none="auto", rare="set"),
+        Option(
+            "How the judge's number is read; auto: the way that the probe finds best.",
+            none="auto",
+            rare="set",
+        ),
     ] = None
 
 
@@ -133,8 +140,8 @@ class LogSettings(Replaces, JudgeSettings):
     max_tokens: Annotated[
         int | None,
         Option(
-            "Longest reply in words, thoughts included. [default: 512 for the rubric, 16 for a "
-            "number; 8192 and 4096 of a model that thinks]",
+            "Most tokens of a written reply, thoughts included. [default: 512 for the rubric, "
+            "16 for a number; 8192 and 4096 of a model that thinks]",
             least=1,
         ),
     ] = None
@@ -172,7 +179,13 @@ class LogSettings(Replaces, JudgeSettings):
         int | None, Option("Judge so many rows of each context, drawn at random.", least=1)
     ] = None
     seed: Annotated[
-        int, Option("Seed of that draw.", least=0, expert=True, needs=(Needs("sample_size"),))
+        int,
+        Option(
+            "Seed with which these rows are drawn.",
+            least=0,
+            expert=True,
+            needs=(Needs("sample_size"),),
+        ),
     ] = 0
     offline: Annotated[bool, Option("Use answers of the cache alone.")] = False
     fresh: Fresh = False
@@ -207,7 +220,7 @@ class CalibrationSettings(JudgeSettings):
 class BatchSettings:
     """How long a batch is waited for."""
 
-    wait: Annotated[bool, Option("Poll until it is over.")] = False
+    wait: Annotated[bool, Option("Wait until the batch is over.")] = False
     poll_s: Annotated[
         float,
         Option(

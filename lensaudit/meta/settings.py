@@ -106,7 +106,7 @@ class RobustnessSettings:
     ] = ()
     after: Annotated[
         tuple[Path, ...],
-        Option("Results after it, under the same model names. Repeatable.", metavar="PATH"),
+        Option("Results after the attack, under the same model names. Repeatable.", metavar="PATH"),
     ] = ()
     measuring: AnswerGroups = MEASURING
     run: Run = False

@@ -73,7 +73,7 @@ def _checked(one: Metric, found: Any) -> MetricResult:
     entry = found if isinstance(found, MetricResult) else read
     last = finished(one, entry)  # its rows must be rows
     if last.value is None and last.why is None:
-        raise InputError(f"{where} no value, and not why")
+        raise InputError(f"{where} no value, and no reason for that")
     return entry
 
 

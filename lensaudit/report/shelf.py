@@ -131,7 +131,7 @@ def labelled(models: Sequence[Model]) -> dict[str, str]:
 
 
 def told_names(names: Mapping[str, str], folders: Mapping[str, Path]) -> dict[str, str]:
-    """Weights -> label: models of one name get the folders of their results beside it."""
+    """Weights -> label; where several models have one name, with the folder of their results."""
     label = labels(names.values())
     shown = {weights: label[name] for weights, name in names.items()}
     for name in set(names.values()):

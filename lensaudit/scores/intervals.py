@@ -252,7 +252,7 @@ def share_of(k: float | int, n: float | int) -> Estimate:
         ValueError: nothing was counted.
     """
     if not 0 <= k <= n or n == 0:
-        raise ValueError(f"share: {k} of {n}")
+        raise ValueError(f"share: found {k} of {n}; wanted a total above 0, and no more than it")
     # quantiles of beta distributions; `scipy.stats` takes half a second to import
     ends, one_sided = (
         (

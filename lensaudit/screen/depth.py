@@ -450,7 +450,7 @@ def comparison_of(results: Sequence["PatchResult"]) -> list[Sequence[Any]]:
             shown = (float(one) if one else "" for one in numbers)
             found.append([*(one.source for one in names), *shown, int(n), int(n_groups), why])
     except ValueError as error:
-        raise InputError(f"{file}: holds other rows than pairs of these models") from error
+        raise InputError(f"{file}: its rows are not the pairs of these models") from error
     return found
 
 

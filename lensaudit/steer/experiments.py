@@ -434,7 +434,7 @@ def choose(bench: DirectionsAudit, grid: Sequence[Finding]) -> Finding:
 
 
 def _heard(bench: DirectionsAudit, one: Finding, fold: Fold) -> Finding:
-    """Findings with the model's answers to the questions; an ablation often leaves inventions."""
+    """The finding with the model's answers to the questions; ablation often leaves inventions."""
     after = bench.said(one.role, "forget", bench.rows(fold.score), one.edits)
     spoke = [right for no, right in zip(after.declines, after.correct, strict=True) if not no]
     shares = {

@@ -52,7 +52,12 @@ class TraitSettings(JudgeAccess, Machine, Names):
     max_new_tokens: Annotated[int, Option("Longest answer in tokens.", least=1)] = 256
     seed: Annotated[int, Option("Seed of all random draws.")] = 0
     form: Annotated[
-        Form, Option("auto: the chat template where there is one.", flag="--format", rare="set")
+        Form,
+        Option(
+            "Form of the prompts; auto: the chat template where there is one.",
+            flag="--format",
+            rare="set",
+        ),
     ] = "auto"
     out: Annotated[
         Path | None,

@@ -103,23 +103,28 @@ def collect(
             "run the sweep again, or collect what is there with --allow-missing"
         )
     done, started = _finished(sweep, states), time.monotonic()
-    values = {
-        unit: values_in(sweep.unit(unit.id), result["not_asked"]) for unit, result in done.items()
-    }
-    rows = [row for unit in done for row in table_rows(unit, done[unit], values[unit])]
-    counted = summary(sweep, states, rows, missing) | {"keeps": keeps(sweep, values)}
     with_pandas = importlib.util.find_spec("pyarrow") is not None
+    # a unit's result holds the hashes of its records, from which all numbers follow
     of_units = {unit.id: dict(result) for unit, result in done.items()}
-    key = digest([counted, of_units, with_pandas, code_digest()])
+    key = digest([sweep.hash, missing, of_units, with_pandas, code_digest()])
     if _is_there(folder, key):
         notice(nothing_to_do(folder))
     else:
+        values = {
+            unit: values_in(sweep.unit(unit.id), one["not_asked"]) for unit, one in done.items()
+        }
         begin(folder, key, COMMAND)
-        _write(sweep, states, done, rows, counted, folder)
-        inputs = {"plan": sweep.hash}
-        made = manifest(COMMAND, options={}, inputs=inputs, device="none", started=started)
+        _write(sweep, states, done, values, missing, folder)
+        made = manifest(
+            COMMAND,
+            kind="collection",
+            options={},
+            inputs={"plan": sweep.hash},
+            device="none",
+            started=started,
+        )
         seal(folder, made, key=key, files=_files(folder))
-    for line in (*_notes(sweep, rows), *(f"missing: {one}: {why}" for one, why in missing.items())):
+    for line in (*_notes(sweep, done), *(f"missing: {one}: {why}" for one, why in missing.items())):
         notice(line)
     return folder
 
@@ -143,10 +148,12 @@ def _write(
     sweep: Sweep,
     states: Sequence[UnitState],
     done: Results,
-    rows: Sequence[TableRow],
-    counted: Mapping[str, Any],
+    values: Measured,
+    missing: Mapping[str, str],
     folder: Path,
 ) -> None:
+    rows = [row for unit in done for row in table_rows(unit, done[unit], values[unit])]
+    counted = summary(sweep, states, rows, missing) | {"keeps": keeps(sweep, values)}
     # an earlier collection goes: what is here belongs to one plan
     for name in (COLLECTED, *_AT_THE_TOP):
         (folder / name).unlink(missing_ok=True)
@@ -174,10 +181,10 @@ def _finished(sweep: Sweep, states: Sequence[UnitState]) -> Results:
     return done
 
 
-def _notes(sweep: Sweep, rows: Sequence[TableRow]) -> Iterator[str]:
+def _notes(sweep: Sweep, done: Results) -> Iterator[str]:
     """What a reader of the table has to know."""
     for column in ("dtype", "device"):
-        kinds = sorted({str(row[column]) for row in rows})
+        kinds = sorted({str(result[column]) for result in done.values()})
         if len(kinds) > 1:
             yield f"units were measured with different {column}: {', '.join(kinds)}"
     if others := strangers(sweep):

@@ -76,7 +76,11 @@ class RunSettings:
 
     engine: Annotated[
         Literal["serial", "pool", "ray", "slurm"],
-        Option("Here one by one, local processes, Ray, or Slurm through submitit.", typed=True),
+        Option(
+            "Where units run: here one by one, in local processes, on Ray, or on Slurm through "
+            "submitit.",
+            typed=True,
+        ),
     ] = "serial"
     workers: Annotated[
         int | None, Option("Workers at once. [default: one per GPU or 4 cores]", least=1)
@@ -110,10 +114,11 @@ class RunSettings:
         Option("slurm: where submitit runs jobs; local needs no Slurm.", expert=True),
     ] = "slurm"
     max_hours: Annotated[
-        float | None, Option("Stop after the pass that is running then.", above=0)
+        float | None, Option("Stop after so many hours, once the running pass ends.", above=0)
     ] = None
     quota: Annotated[
-        int | None, Option("Fetched weights at most. [default: 4 checkpoints]", is_a="bytes")
+        int | None,
+        Option("Most bytes of fetched weights on disk. [default: 4 checkpoints]", is_a="bytes"),
     ] = None
     offline: Annotated[bool, Option("Fetch nothing; `sweep fetch` was run before.")] = False
 

@@ -144,7 +144,9 @@ def n_steps_of(n_samples: int, *, n_epochs: float, batch_size: int, n_accumulate
     """
     n_batches = n_epochs * math.ceil(n_samples / batch_size)
     if not math.isfinite(n_batches):
-        raise InputError(f"{n_epochs:g} epochs of {n_samples} rows: wanted a number of them")
+        raise InputError(
+            f"{n_epochs:g} epochs of {n_samples} rows: wanted a finite number of passes"
+        )
     return max(1, math.ceil(n_batches / n_accumulate))
 
 

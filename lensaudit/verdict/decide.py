@@ -208,7 +208,7 @@ def _binding(evidence: Evidence) -> dict[str, View | None]:
 
 
 def _against(evidence: Evidence) -> Iterator[str]:
-    """Reasons not to say "erased", the most important first."""
+    """Reasons not to say "erased", in the order in which they count."""
     stream = evidence.stream
     found = f"{_listed(evidence.finds)} facts" if evidence.finds else ""
     if stream is not None and not stream.judged:

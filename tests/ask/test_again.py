@@ -234,7 +234,7 @@ def test_a_run_beside_its_usual_folder_is_found_there_again(tmp_path, monkeypatc
 def test_published_rows_count_by_revision_and_are_not_fetched_for_a_key(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path))
     asked = Asked(settings=WorstSettings(data="forget10"), names=("demo/npo",))
-    with pytest.raises(InputError, match="is not here yet"):
+    with pytest.raises(InputError, match="is not in the local cache yet"):
         asked.key()
 
     keys = set()

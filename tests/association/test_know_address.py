@@ -255,7 +255,7 @@ def shuffled(row):
         (cut_left, "do not spell the whole text that was sent"),
         (generated_alone, "do not spell the whole text that was sent"),
         (shuffled, "do not spell the whole text that was sent"),
-        (each(lambda nats: 0.0), "log-probs of values are 0"),
+        (each(lambda nats: 0.0), "log-probs of values are the same, 0"),
         (each(lambda nats: -9999.0), "are at a floor (-9999)"),
         (each(lambda nats: 2.0**nats), "none can be above 0"),
         (each(lambda nats: None), "holds no log-probs"),
@@ -280,7 +280,7 @@ def test_log_probs_of_a_cut_chat_are_none(capsys):
         given = ("--reader", "chat", "--reading", "logprobs")
         for rows, said in (
             (slice(-3, None), "do not hold the question"),
-            (slice(0, -1), "does not end in the beginning of the answer"),
+            (slice(0, -1), "does not end with the answer's beginning"),
         ):
             stub.spoil = lambda row, rows=rows: {
                 **row,

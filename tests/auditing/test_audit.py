@@ -83,9 +83,9 @@ def test_one_call_says_what_is_held_and_what_is_said(audited):
 def test_who_has_what_is_not_left_out_in_silence(tmp_path):
     """Whoever calls the core alone hands the step on, or says that nobody is asked."""
     place = tmp_path / "out"
-    with pytest.raises(ValueError, match="no step that asks who has what"):
+    with pytest.raises(ValueError, match="the step that asks who has what was not given"):
         audit.plan_audit(["demo/npo"], settings_of(tmp_path), place)
-    with pytest.raises(ValueError, match="no step that asks who has what"):
+    with pytest.raises(ValueError, match="the step that asks who has what was not given"):
         calls.audited(["demo/npo"], settings_of(tmp_path), place)
     plan = audit.plan_audit(["demo/npo"], settings_of(tmp_path, association="none"), place)
     assert (plan.associations, place.exists()) == ({}, False)

@@ -79,7 +79,7 @@ def test_a_plan_says_which_way_the_weights_take_and_what_is_brought(tmp_path, br
     # three caches, and the preflight without the sweep: read is with the head alone
     assert "to bring in 7 passes" in planned.text()
     monkeypatch.setattr(placement, "free_bytes", lambda device: 1_500_000)
-    with pytest.raises(InputError, match="--device auto would do"):
+    with pytest.raises(InputError, match="run it block by block, with --device auto"):
         plan_cache("demo/npo", replace(settings, device="cpu"))
 
 

@@ -190,7 +190,7 @@ def test_other_rows_weights_batches_and_code_begin_anew(interrupted, tmp_path, m
     monkeypatch.setattr(fill, "code_digest", lambda: "another")
     _, ran = cached(root, monkeypatch, said=(said := []), batch_size=4, **stopped)
     assert ran[0] == 0
-    assert "of another one" in said[0]
+    assert "belongs to another run" in said[0]
 
 
 def test_unfinished_blocks_are_ours_to_collect(interrupted):

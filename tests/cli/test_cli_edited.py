@@ -62,7 +62,7 @@ PLAN = (
     "sweep plan demo/npo --variants base --metric uds,exact_memorization --limit 2"
     " --max-new-tokens 4 --out out"
 )
-GYM = sorted((Path(__file__).parents[2] / "benchmarks" / "gym" / "attacks").iterdir())
+GYM = sorted((Path(__file__).parents[2] / "benchmarks" / "gym").glob("scores*"))
 WORLDS = {
     "patch": World(PATCH),
     "em": World(EM),

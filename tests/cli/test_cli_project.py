@@ -178,7 +178,7 @@ def test_what_init_looked_at_and_did_not_understand_is_named(place, capsys):
     said = capsys.readouterr().err
     for name, why in wanted.items():
         assert f"lensaudit: {name}: this place could not be understood: {why}\n" in said
-    assert said.count("not understood") == len(wanted)
+    assert said.count("could not be understood") == len(wanted)
     assert run(["init", "--force", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["not_understood"] == wanted
 
@@ -562,18 +562,18 @@ def test_a_file_that_nobody_named_sends_nothing_anywhere(call, tmp_path, monkeyp
     )
     (tmp_path / FILE).write_text('[judge]\nbase-url = "http://127.0.0.1:9/v1"\n')
     assert run(call) == 2
-    assert "[judge] base-url: says who is sent" in capsys.readouterr().err
+    assert "[judge] base-url: decides to whom" in capsys.readouterr().err
     (tmp_path / FILE).write_text('[judge]\nkey-env = "HOME"\n')
     for more in ([], ["--project", FILE]):
         assert run([*call, *more]) == 2
-        assert "[judge] key-env: opens a secret" in capsys.readouterr().err
+        assert "[judge] key-env: reads a secret" in capsys.readouterr().err
 
 
 def test_steer_is_sent_to_a_judge_by_a_named_file_alone(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / FILE).write_text('[judge]\njudge = "mine"\n')
     assert run(JUDGED) == 2
-    assert "[judge] judge: says who is sent" in capsys.readouterr().err
+    assert "[judge] judge: decides to whom" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

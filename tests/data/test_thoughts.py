@@ -176,9 +176,9 @@ def test_where_prompt_and_conversation_part_there_is_no_number(template, said):
 def test_a_template_without_a_thought_is_not_asked_for_one():
     tokenizer = tokenizer_like("pad")
     for template, said in (
-        (Template(think="empty"), "its chat template has no thought"),
-        (Template(think="full"), "its chat template has no thought"),
-        (Template(think="full", apply_chat_template=False), "there is no chat template"),
+        (Template(think="empty"), "its chat template has no place for a thought"),
+        (Template(think="full"), "its chat template has no place for a thought"),
+        (Template(think="full", apply_chat_template=False), "a thought needs a chat template"),
     ):
         assert f"--think {template.think}: {said}" in refusal(
             check_tokenizer, tokenizer, template, "m"

@@ -140,7 +140,7 @@ def ours(context):
         ("return {'agg_value': 'much'}", "metric ours gave: agg_value"),
         ("return {'agg_value': 1.0, 'value_by_index': {'x': {}}}", "metric ours gave: "),
         ("return MetricResult(records={1: 0.5})", "metric ours raised (PydanticSerializationError"),
-        ("return {'agg_value': None}", "metric ours gave no value, and not why"),
+        ("return {'agg_value': None}", "metric ours gave no value, and no reason for that"),
         ("context.done['nope']", "metric ours raised (KeyError: 'nope')"),
     ],
 )

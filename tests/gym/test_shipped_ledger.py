@@ -30,7 +30,7 @@ def rows(text, header):
 @pytest.mark.parametrize(
     ("name", "header", "n"),
     [
-        ("evidence/gym_auditors", "| auditor | reads |", 23),
+        ("evidence/gym_auditors", "| auditor | reads | worst", 23),
         ("evidence/gym_verdict", "| verdict | truth | holds | partly |", 12),
         ("evidence/gym_verdict", "| mechanism | truth |", 44),
     ],

@@ -210,7 +210,7 @@ def test_attacks_of_the_ledger_are_views_and_patch_alone_leaves_them_out():
 
 
 def test_the_shipped_calibration_and_the_page_are_those_of_the_shipped_scores():
-    found = document(rows_of(ROOT / "benchmarks" / "gym" / "verdict", None))
+    found = document(rows_of(ROOT / "benchmarks" / "gym", None))
     shipped = read_calibration()
     assert set(found.verdict.calibration) == set(shipped)
     for name, null in found.verdict.calibration.items():

@@ -75,7 +75,7 @@ def test_packed_weights_are_what_bitsandbytes_makes_of_them(
     part = load_causal(opened(packed), spread=0)
     assert streamed(part) is not None
     assert torch.equal(part(TOKENS).logits, whole(TOKENS).logits)
-    with pytest.raises(InputError, match="--device auto would do"):
+    with pytest.raises(InputError, match="run it block by block, with --device auto"):
         load_causal(opened(packed))
 
 

@@ -214,7 +214,9 @@ def test_a_smaller_budget_is_named_where_it_would_do(tiny_checkpoint, with_free,
     assert where_spread(checkpoint_of(tiny_checkpoint), **asked, spread=300 << 20).blocks == (
         (DISK,) * 4
     )
-    with pytest.raises(InputError, match=r"--memory 400M stays free; .*256M is the least"):
+    with pytest.raises(
+        InputError, match=r"--memory keeps 400M for activations; .*256M is the least"
+    ):
         where_spread(checkpoint_of(tiny_checkpoint), **asked, spread=400 << 20)
 
 

@@ -257,7 +257,7 @@ def test_the_page_shows_it_on_its_own_scale_and_never_as_erasure(runs, tmp_path)
     low, high = condition["scale"]["never_saw"]
     lede = answers.page.every("p", class_="lede")[0].text
     assert f"Models that never saw the facts read {low:.2f} to {high:.2f} on this scale" in lede
-    assert "never that they are erased" in lede
+    assert "it never shows that they are erased" in lede
     text = answers.page.text
     assert "Depth = Σ s1" in text
     # spans by rule and rows without authors are said as on any page

@@ -215,7 +215,7 @@ def test_too_few_tokens_name_the_number_that_is_needed(bench):
     assert one.aligned.uds is None
     assert "128" in one.aligned.why
     none = examined_alone(audit, found, replace(neutral, fit=()), "never")
-    assert "name others with --align-data" in none.aligned.why
+    assert "name rows of other authors with --align-data" in none.aligned.why
 
 
 def test_changed_map_files_are_fitted_again(bench, tmp_path):

@@ -83,7 +83,7 @@ def test_words_on_the_page_have_the_limits_of_the_verdict(tmp_path, monkeypatch)
         "erased_from": 0.83,
     }
     legend = " ".join(re.sub(r"<[^>]+>", " ", text).split())
-    assert "hidden is a UDS below 0.31, erased one from 0.83:" in legend
+    assert "hidden is a UDS below 0.31, erased a UDS of 0.83 or more" in legend
     # no script has a limit of its own
     assert re.findall(r"[<>]=?\s*0?\.\d+\s*\?\s*'", text) == []
 

@@ -129,7 +129,7 @@ def test_what_a_manifest_says_counts_before_what_a_file_says(tmp_path):
 
 
 NO_RESULTS = {"audit", "comparison", "checkpoint", "vectors"}
-NO_RESULTS |= {"faithfulness", "robustness"}
+NO_RESULTS |= {"faithfulness", "robustness", "collection"}
 """Kinds in manifests of which no file is a result that a verdict, a page or a frame reads."""
 
 
@@ -139,7 +139,7 @@ def test_every_manifest_of_a_golden_says_its_kind():
         files = json.loads(path.read_text()).get("files", {})
         for name in (one for one in files if one.endswith(MANIFEST)):
             said[f"{path.stem} {name}"] = json.loads(as_written(files[name]))["kind"]
-    assert set(said.values()) == {*KINDS, *NO_RESULTS} - {"curve"}  # `watch` has a plan instead
+    assert set(said.values()) == {*KINDS, *NO_RESULTS}
 
 
 @pytest.mark.parametrize("room", [VIEWS, PAGE, POINTS, FACTS])

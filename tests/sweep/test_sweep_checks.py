@@ -201,7 +201,7 @@ def test_what_plain_own_rows_lack_is_said_before_anything_runs(plain_rows, tmp_p
     said = capsys.readouterr().out
     assert "forget.json has paraphrased_answer: no value of " in said
     assert "no verdict can be erased: " in said
-    assert "add retain_rows (--validity-data, --align-data); none are known beside " in said
+    assert "add retain_rows (--validity-data, --align-data); none come with " in said
     assert command("sweep plan demo/npo --dry-run --out s --limit 2", plain_rows, KEPT) == 0
     assert "no verdict can be erased" not in capsys.readouterr().out
     for lacking in ("--metric forget_quality", "--metric uds --also retain"):
