@@ -22,6 +22,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
+from lensaudit.auditing.question import LOG
 from lensaudit.errors import InputError
 from lensaudit.files import read_json
 from lensaudit.metrics.privacy import ATTACKS, similarity
@@ -253,7 +254,6 @@ VARIANTS: Mapping[str | None, Variant] = {"quantize": "nf4", "relearn": "relearn
 """Attack -> the variant of a sweep that it is; others are of models as they are."""
 TO_DO = "to_do.json"
 """Model -> why its run failed, beside the folders of those that did not."""
-LOG = "TOFU_EVAL.json"
 SUMMARY = "summary.json"
 _WANTED = (
     f"holds no results; wanted {LOG} (lensaudit eval), {SUMMARY} (lensaudit patch), "
@@ -303,7 +303,7 @@ def _file(path: Path, attack: str | None) -> Values:
     if path.name == SUMMARY and "source" in content:
         return values_of({short_name(str(content["source"])): _picked(content, _DEPTHS, path)})
     if all(isinstance(row, dict) and "agg_value" in row for row in content.values()):
-        return _log(content, path)
+        return read_log(content, path)
     if all(isinstance(row, dict) for row in content.values()):
         return run_results(content, path, attack=attack)
     raise InputError(f"{path}: {_WANTED}")
@@ -313,9 +313,8 @@ def _folder(folder: Path, attack: str | None) -> list[Values]:
     """What a folder holds by itself, else what its sub-folders do; of a sweep one side's units."""
     if (folder / PLAN).is_file():
         said = {one.parent: part(read_json(one)) for one in folder.glob(f"units/*/{RESULT}")}
-        wanted = VARIANTS.get(attack, "base")
-        own = [unit for unit, result in said.items() if result.get("variant") == wanted]
-        own.sort(key=lambda unit: (str(said[unit].get("target")), unit))
+        by_name = sorted(said, key=lambda unit: (str(said[unit].get("target")), unit))
+        own = (one for one in by_name if said[one].get("variant") == VARIANTS.get(attack, "base"))
         return [table for unit in own for table in _folder(unit, attack)]
     log, summary = folder / LOG, folder / SUMMARY
     if log.is_file():
@@ -323,7 +322,8 @@ def _folder(folder: Path, attack: str | None) -> list[Values]:
     # other commands write a summary.json as well, without a value of a metric
     if summary.is_file() and "source" in part(read_json(summary)):
         return [_file(summary, attack)]
-    found = [Values(to_do=known_to_do(folder))] if (folder / TO_DO).is_file() else []
+    waiting = [folder / TO_DO] if (folder / TO_DO).is_file() else []
+    found = [Values(to_do=checked_as(dict[str, str], read_json(one), one)) for one in waiting]
     for epoch in EPOCHS:
         found += _epoch(folder / epoch, epoch)
     found = found or _epoch(folder, folder.name if folder.name in EPOCHS else None)
@@ -333,40 +333,25 @@ def _folder(folder: Path, attack: str | None) -> list[Values]:
     return found
 
 
-def known_to_do(folder: Path) -> dict[str, str]:
-    """The models that an earlier run could not measure, and why; empty without its file.
+def read_log(
+    content: Mapping[str, Any], path: Path, *, name: str = "", metrics: Iterable[str] = ()
+) -> Values:
+    """One model's log.
 
-    Raises:
-        InputError: the file is not an object.
+    Args:
+        content: of the log.
+        path: of the log.
+        name: what the model is called here; else by the manifest beside the log, or the folder.
+        metrics: what is read of the log, by the names of the suite; all without.
     """
-    path = folder / TO_DO
-    content = checked_object(read_json(path) if path.is_file() else None, f"{path}")
-    return {str(model): str(why) for model, why in content.items()}
-
-
-def _log(content: Mapping[str, Any], path: Path) -> Values:
-    """One model's log; its name is in the manifest beside it, else it is the folder's."""
     log, broken = log_in(content, path), set[str]()
-    name, weights = short_name(log.source), model_in(log.manifest, "model").weights
+    name, weights = name or short_name(log.source), model_in(log.manifest, "model").weights
     row: dict[str, float | str] = {}
-    for suite, entry in log.entries.items():
-        key = _KEYS.get(suite, suite)
+    for suite in metrics or log.entries:
+        key, entry = _KEYS.get(suite, suite), log.entries[suite]
         row[key] = (entry.reason or "null in the log") if entry.value is None else entry.value
         broken |= {key} if entry.value is None and entry.failed else set()
     return Values({name: row}, weights={name: weights} if weights else {}, broken={name: broken})
-
-
-def read_unit(log: Path, name: str, metrics: Iterable[str]) -> Values:
-    """What the log of a unit says of metrics of the suite, under the name that its model has here.
-
-    Raises:
-        InputError: it is not as it was written.
-    """
-    found = read_values([log])
-    ((model, row),) = found.rows.items()
-    own = {key: row[key] for key in (_KEYS.get(one, one) for one in metrics)}
-    weights, broken = {name: found.weights[model]}, {name: found.broken[model]}
-    return Values({name: own}, weights=weights, broken=broken)
 
 
 Readings = dict[str, float | None]

@@ -14,7 +14,6 @@ import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ from lensaudit.meta.documents import (
     Lines,
     faithfulness_document,
     faithfulness_table,
+    manifest_of,
     read_thresholds,
     robustness_document,
     robustness_table,
@@ -48,7 +48,7 @@ from lensaudit.meta.reading import (
     attack_aucs,
     judged,
     merged,
-    read_unit,
+    read_log,
     read_values,
     short_name,
     with_s_mia,
@@ -66,29 +66,34 @@ from lensaudit.models.registry import (
 )
 from lensaudit.progress import Notice
 from lensaudit.results.integrity import is_whole
-from lensaudit.results.manifest import MANIFEST
+from lensaudit.results.manifest import MANIFEST, as_placed
 from lensaudit.results.owner import check_free
 from lensaudit.results.reading import json_object
 from lensaudit.results.roles import InRole, ModelRole, check_roles
-from lensaudit.settings import MEMORY, ROWS, AnswerGroups, Machine, Questions, shared
+from lensaudit.results.run_log import tell_replaced
+from lensaudit.settings import MEMORY, ROWS, AnswerGroups, Machine, Questions, plain, shared
 from lensaudit.sweep.attempts import why_missing
 from lensaudit.sweep.engines import run_here
 from lensaudit.sweep.plan import (
     ANCHORS,
+    PLAN,
     Sweep,
     Target,
     Unit,
     UnitConditions,
     make_plan,
-    planned,
+    planned_or_why,
+    read_plan,
     relearned_rows,
     relearning_of,
     replace_plan,
-    target_of,
 )
+from lensaudit.sweep.plan import COMMAND as OF_SWEEP
 from lensaudit.sweep.settings import RELEARNED
 from lensaudit.sweep.upkeep import retry
 
+_UNRECORDED = ("out", "run", "keep", "results", "before", "after", "by", "no_fluency")
+"""Settings that change no number, or that the manifest has in other words."""
 _PLACES = ("data", "forget", "holdout", "retain_set", "classifier")
 """Conditions that may name a file or folder; another's text is no place, whatever lies here."""
 
@@ -103,15 +108,6 @@ def _content(value: Any) -> Any:
     return [hashlib.sha256(read_bytes(one)).hexdigest() for one in files]
 
 
-def _target(name: str, registry: Registry) -> Target:
-    """A model as a plan names it: a folder by content, one on the Hub by name and revision."""
-    spec = resolve(name, registry)
-    try:
-        return planned(spec)
-    except InputError:  # measuring it will say what is wrong
-        return target_of(spec, None)
-
-
 RESULTS = "results"
 """As --source: every model of the results but the anchors."""
 
@@ -120,14 +116,23 @@ RESULTS = "results"
 class MetaRun:
     """Models that are judged on, and how: every name is known, nothing is loaded."""
 
+    name: str
+    """Of the judgement, and its files."""
     names: tuple[str, ...]
     out: Path
     metrics: tuple[JudgedMetric, ...]
-    registry: Registry
     full: str
     retain: str
     measuring: AnswerGroups | None
     """How models are measured; None: values come from results alone."""
+    targets: Mapping[str, Target]
+    """The models and the anchors as a plan names them; none where nothing is measured."""
+    options: Mapping[str, Any]
+    """What is asked, for the manifest."""
+    inputs: Mapping[str, Any]
+    """The results that are read, and the weights of models that lie here; for the manifest."""
+    thresholds: Mapping[str, float]
+    """Of the filter of models."""
     notice: Notice
 
     @property
@@ -135,18 +140,15 @@ class MetaRun:
         """What is measured: s_MIA follows from the attack itself and retain's."""
         return [one.usable_as or one.key for one in self.metrics]
 
-    @cached_property
-    def targets(self) -> Mapping[str, Target]:
-        """The models and the anchors as a plan names them."""
-        names = dict.fromkeys((*self.names, self.full, self.retain))
-        return {name: _target(name, self.registry) for name in names}
+    def planned(
+        self, names: Sequence[str], metrics: Iterable[str], attack: RobustnessSettings | None = None
+    ) -> tuple[Sweep, Mapping[str, Unit]]:
+        """The plan of models under some metrics, and the unit of each: as it is, or attacked.
 
-    def conditions(
-        self, metrics: Iterable[str] = (), attack: RobustnessSettings | None = None
-    ) -> UnitConditions:
-        """How a unit is measured: evaluated alone, and relearned as it was asked."""
+        A unit is evaluated alone, and relearned as it was asked.
+        """
         assert self.measuring is not None
-        return UnitConditions(
+        conditions = UnitConditions(
             **shared(self.measuring, Questions, Machine),
             metrics=tuple(sorted(metrics)),
             association="none",
@@ -156,13 +158,7 @@ class MetaRun:
             keep=attack is not None and attack.keep,
             activations=self.measuring.activations,
         )
-
-    def planned(
-        self, names: Sequence[str], metrics: Iterable[str], attack: RobustnessSettings | None = None
-    ) -> tuple[Sweep, Mapping[str, Unit]]:
-        """The plan of models under some metrics, and the unit of each: as it is, or attacked."""
-        conditions, how = self.conditions(metrics, attack), dict[str, Any]()
-        variant = VARIANTS[attack.attack] if attack else "base"
+        variant, how = VARIANTS[attack.attack] if attack else "base", dict[str, Any]()
         if variant == RELEARNED:
             rows = _content(relearned_rows(conditions, conditions.relearn_on))
             how = asdict(relearning_of(conditions)) | {"rows": rows}
@@ -175,20 +171,22 @@ class MetaRun:
             data=digest([_content(getattr(conditions, one)) for one in _PLACES]),
             attacks={variant: how} if attack else {},
         )
-        called = {tuple(one.identity): one.name for one in sweep.targets}
-        units = {unit.target: unit for unit in sweep.units if unit.variant == variant}
-        return sweep, {one: units[called[tuple(self.targets[one].identity)]] for one in names}
+        own = [unit for unit in sweep.units if unit.variant == variant]
+        units = {tuple(sweep.by_name[unit.target].identity): unit for unit in own}
+        found = {name: units[tuple(self.targets[name].identity)] for name in names}
+        return replace(sweep, command=COMMAND), found
 
     def held(self, names: Sequence[str], attack: RobustnessSettings | None = None) -> Values:
         """What units under these conditions found of the models, whatever metrics they were asked.
 
         Of one that failed too: the metrics of the passes that did not break.
         """
+        # a finished unit counts before what is left of one at work
         below = sorted((self.out / SWEEP).glob(f"*/*/{EVAL}/{MANIFEST}"), reverse=True)
         logs = {one.parts[-3]: one.parent for one in below if is_whole(one.parent)}
         asked = {tuple(json_object(one / MANIFEST)["options"]["metrics"]) for one in logs.values()}
         return merged(
-            read_unit(logs[unit.id] / LOG, name, metrics)
+            read_log(json_object(log := logs[unit.id] / LOG), log, name=name, metrics=metrics)
             for metrics in sorted(asked)
             for name, unit in self.planned(names, metrics, attack)[1].items()
             if unit.id in logs
@@ -200,8 +198,8 @@ class MetaRun:
         """Metrics of the suite -> models that no unit answered about them."""
         left: dict[tuple[str, ...], list[str]] = {}
         for name in names:
-            row = found.rows.get(name, {})
-            lack = [key for key in keys if key not in row or found.is_to_do(name, key)]
+            row = found.rows.get(name, ())
+            lack = (key for key in keys if key not in row or found.is_to_do(name, key))
             left.setdefault(tuple(SUITE_NAMES.get(key, key) for key in lack), []).append(name)
         return {metrics: some for metrics, some in left.items() if metrics}
 
@@ -232,8 +230,7 @@ class MetaRun:
             return known
         failed: dict[str, str] = {}
         with alone(self.out / SWEEP):
-            left = self.lacking(wanted, keys, self.held(wanted, attack))
-            for metrics, some in left.items():
+            for metrics, some in self.lacking(wanted, keys, self.held(wanted, attack)).items():
                 failed |= self._measured(some, metrics, attack)
             found = self.held(wanted, attack)
         # of a model that failed now, what was found before stays
@@ -241,8 +238,10 @@ class MetaRun:
         why = {model: dict.fromkeys(lack, failed[model]) for model, lack in lacks.items()}
         found = merged([found, Values(why, to_do=failed, broken=lacks)])
         if all(found.is_to_do(name, key) for name in wanted for key in keys):
-            first, reason = wanted[0], found.why_not(wanted[0], keys[0]).removeprefix("to do: ")
-            raise InputError(f"none of {len(wanted)} models could be measured; {first}: {reason}")
+            why_not = found.why_not(wanted[0], keys[0]).removeprefix("to do: ")
+            raise InputError(
+                f"none of {len(wanted)} models could be measured; {wanted[0]}: {why_not}"
+            )
         rest = {model: row for model, row in known.rows.items() if model not in wanted}
         return merged([replace(known, rows=rest), found])
 
@@ -255,20 +254,18 @@ class MetaRun:
         retry(sweep)
         # a result of which nothing could be read was damaged
         retry(sweep, [one.id for one in units.values()], redo=True)
+        # who compares waits for the log of the retain model
         compared = retain_names(ordered(sweep.conditions.suite, metrics))
         states = run_here(sweep, sweep.anchor_units()[:1] if compared else [], self.notice)
-        if all(one.result for one in states):  # others wait for its log
+        if all(one.result for one in states):
             states = run_here(sweep, [*units.values()], self.notice)
         else:
             states *= len(names)
-        failed = {
+        return {
             name: one.failure.reason if one.failure else why_missing(one)
             for name, one in zip(names, states, strict=True)
             if one.result is None
         }
-        for name, why in failed.items():
-            self.notice(f"to do: {name}: {why}")
-        return failed
 
     def before(
         self, results: Sequence[Path], side: str | None = None, extra: Sequence[str] = ()
@@ -276,30 +273,24 @@ class MetaRun:
         """Values of the models, and of the retain model where a metric compares with its own."""
         compared = any(one.usable_as for one in self.metrics)
         names = dict.fromkeys((*self.names, self.retain) if compared else self.names)
-        known = read_values(results, attack=side) if results else Values()
-        found = self.completed(known, names, extra)
+        found = self.completed(read_values(results, attack=side), names, extra)
         return with_s_mia(found, attack_aucs(found, self.retain))
 
-    def write(
-        self,
-        name: str,
-        record: Any,
-        table: Lines,
-        options: Mapping[str, Any],
-        started: float,
-        *,
-        fluency: bool = True,
-        **inputs: Any,
-    ) -> Path:
+    def told(self) -> "MetaRun":
+        """Itself, once the user knows which judgement goes: its models stay measured."""
+        asked = (as_placed(self.options), self.inputs)
+        tell_replaced(self.out, *asked, self.notice, manifest_of(self.name))
+        return self
+
+    def write(self, record: Any, table: Lines, values: Values, started: float) -> Path:
         """Write a judgement, its table and its manifest; where the judgement is."""
-        own = {"metrics": [one.key for one in self.metrics], "full": self.full}
         return write_judged(
             self.out,
-            name,
+            self.name,
             record,
             table,
-            options={**options, **own, "retain": self.retain, "fluency": fluency},
-            inputs={"results": [], "weights": {}} | inputs,
+            options=self.options,
+            inputs={**self.inputs, "weights": {**self.inputs["weights"], **values.weights}},
             started=started,
             device=self.measuring.device if self.measuring else "none",
         )
@@ -328,13 +319,18 @@ def prepare_faithfulness(settings: FaithfulnessSettings, notice: Notice) -> Meta
         "knows": pool(settings.knows, "knows", registry),
         "forgot": pool(settings.forgot, "forgot", registry),
     }
-    how = _prepared(pools, settings, notice, measuring=settings.run or not settings.results)
-    here = {} if how.measuring is None else how.targets
-    weights = {name: one.weights for name, one in here.items() if one.weights}
-    known = read_values(settings.results) if settings.results else Values()
-    for values in (Values(weights=weights), known):
+    how = _prepared(
+        "faithfulness",
+        pools,
+        settings,
+        notice,
+        measuring=settings.run or not settings.results,
+        results=settings.results,
+        own={**pools, "fluency": True},
+    )
+    for values in (Values(weights=how.inputs["weights"]), read_values(settings.results)):
         check_pools(pools["knows"], pools["forgot"], values)
-    return how
+    return how.told()
 
 
 def run_faithfulness(settings: FaithfulnessSettings, how: MetaRun) -> FaithfulnessRecord:
@@ -343,21 +339,12 @@ def run_faithfulness(settings: FaithfulnessSettings, how: MetaRun) -> Faithfulne
     Raises:
         InputError: the pools are empty or overlap, or results cannot be read.
     """
-    started, n = time.monotonic(), len(pool(settings.knows, "knows", how.registry))
-    knows, forgot = how.names[:n], how.names[n:]
+    started, knows, forgot = time.monotonic(), how.options["knows"], how.options["forgot"]
     values = how.before(settings.results)
     check_pools(knows, forgot, values)
     found = [faithfulness(one, knows, forgot, values) for one in how.metrics]
     record = faithfulness_document(found, knows, forgot, values)
-    how.write(
-        "faithfulness",
-        record,
-        faithfulness_table(record),
-        {"knows": list(knows), "forgot": list(forgot)},
-        started,
-        results=[str(one) for one in settings.results],
-        weights=dict(values.weights),
-    )
+    how.write(record, faithfulness_table(record), values, started)
     return record
 
 
@@ -367,8 +354,6 @@ def prepare_robustness(settings: RobustnessSettings, notice: Notice) -> MetaRun:
     Raises:
         InputError: names, results or thresholds are wrong or missing.
     """
-    wanted = settings.run or not (settings.before and settings.after)
-    _thresholds(settings)
     if settings.relearn_data is not None:
         from lensaudit.training.rows import load_rows  # seconds to import
 
@@ -377,9 +362,16 @@ def prepare_robustness(settings: RobustnessSettings, notice: Notice) -> MetaRun:
     if not models:
         raise InputError("no model to judge robustness on; name some with --source")
     for results, side in ((settings.before, "before"), (settings.after, settings.attack)):
-        if results:
-            read_values(results, attack=side)
-    return _prepared({"source": models}, settings, notice, measuring=wanted)
+        read_values(results, attack=side)
+    return _prepared(
+        f"robustness-{settings.attack}",
+        {"source": models},
+        settings,
+        notice,
+        measuring=settings.run or not (settings.before and settings.after),
+        results=(*settings.before, *settings.after),
+        own={"models": models, "filter": settings.by, "fluency": not settings.no_fluency},
+    ).told()
 
 
 def run_robustness(settings: RobustnessSettings, how: MetaRun) -> RobustnessRecord:
@@ -391,8 +383,7 @@ def run_robustness(settings: RobustnessSettings, how: MetaRun) -> RobustnessReco
         InputError: no models, or results cannot be read.
     """
     started, models, attack, by = time.monotonic(), how.names, settings.attack, settings.by
-    thresholds, fluency = _thresholds(settings), not settings.no_fluency
-    known = read_values(settings.after, attack=attack) if settings.after else Values()
+    fluency = not settings.no_fluency
     extra = (*UTILITY_PARTS, *((FLUENCY,) if fluency else ()))
     everyone = replace(how, names=(*models, how.full, how.retain))
     values = everyone.before(settings.before, "before", extra if by != "none" else ())
@@ -405,7 +396,7 @@ def run_robustness(settings: RobustnessSettings, how: MetaRun) -> RobustnessReco
             values,
             utility_rel=utility,
             by=by,
-            threshold=thresholds.get(one.usable_as or one.key, math.nan),
+            threshold=how.thresholds.get(one.usable_as or one.key, math.nan),
         )
         for one in how.metrics
     ]
@@ -414,29 +405,21 @@ def run_robustness(settings: RobustnessSettings, how: MetaRun) -> RobustnessReco
         chosen = [replace(one, to_do={**one.to_do, **waits}) for one in chosen]
     wanted = dict.fromkeys(model for one in chosen for model in left(models, one))
     wanted |= {how.retain: None} if attack == "relearn" else {}
-    after = how.completed(known, wanted, attack=settings)
+    after = how.completed(read_values(settings.after, attack=attack), wanted, attack=settings)
     after = with_s_mia(after, attack_aucs(values, how.retain))
     found = [
         stability(one, attack, models, row, values, after, retain=how.retain, form=settings.form)
         for one, row in zip(how.metrics, chosen, strict=True)
     ]
-    conditions = {"filter": by, "retain": how.retain}
     record = robustness_document(
         found,
         attack,
         form=settings.form,
         models=models,
-        thresholds=thresholds,
-        conditions=conditions,
+        thresholds=how.thresholds,
+        conditions={"filter": by, "retain": how.retain},
     )
-    how.write(
-        f"robustness-{attack}",
-        record,
-        robustness_table(record),
-        {"attack": attack, "form": settings.form, "models": list(models), **conditions},
-        started,
-        fluency=fluency,
-    )
+    how.write(record, robustness_table(record), values, started)
     return record
 
 
@@ -453,38 +436,71 @@ def unfinished(record: FaithfulnessRecord | RobustnessRecord, folder: Path) -> P
 
 
 def _prepared(
+    name: str,
     asked: Mapping[ModelRole, Sequence[str]],
     settings: FaithfulnessSettings | RobustnessSettings,
     notice: Notice,
     *,
     measuring: bool,
+    results: Sequence[Path],
+    own: Mapping[str, Any],
 ) -> MetaRun:
-    """The settings of a run; every name is checked before anything is loaded."""
+    """The settings of a run; every name is checked before anything is loaded.
+
+    Args:
+        name: of the judgement.
+        asked: models by role.
+        settings: of the run.
+        notice: told remarks.
+        measuring: models are measured.
+        results: that are read.
+        own: what the manifest says of the settings in other words.
+
+    Raises:
+        InputError: a name, a setting or the rows are wrong, or the folder is another command's.
+    """
     check_free(settings.out, COMMAND)
+    sweep = settings.out / SWEEP
+    if measuring and (sweep / PLAN).exists() and read_plan(sweep).command != COMMAND:
+        raise InputError(f"{sweep}: was written by `lensaudit {OF_SWEEP}`; name another --out")
+    thresholds = _thresholds(settings) if isinstance(settings, RobustnessSettings) else {}
     given, names = settings.measuring, [*itertools.chain.from_iterable(asked.values())]
     full = given.full or default_anchor("full", names)
     retain = given.retain or default_anchor("retain", names)
-    measured, registry = None, load_registry(given.registry)
+    measured, registry, targets = None, load_registry(given.registry), dict[str, Target]()
     if measuring:
         _check_machine(given)
-        for name in (*names, full, retain):
-            resolve(name, registry)
-        # the embedded data where any model comes along with it: attacked ones are folders
-        own = given.forget is None and any(map(family_of, names))
-        for name in names:
-            check_asked(name, given, given.registry)
-        data = given.data or (DEMO_DATA if own else None)
+        targets = {one: planned_or_why(resolve(one, registry))[0] for one in (*names, full, retain)}
+        for one in names:
+            check_asked(one, given, given.registry)
+        # the embedded data where any model comes along with it
+        embedded = given.forget is None and any(map(family_of, names))
+        data = given.data or (DEMO_DATA if embedded else None)
         measured = replace(given, full=full, retain=retain, data=data)
         _check_rows(full, measured)
     metrics = tuple(judged(settings.metrics))
-    how = MetaRun(tuple(names), settings.out, metrics, registry, full, retain, measured, notice)
     roles: Mapping[ModelRole, Sequence[str]] = {**asked, "full": [full], "retain": [retain]}
     check_roles(
-        InRole(role, name, digest(how.targets[name].identity) if measuring else name)
+        InRole(role, one, digest(targets[one].identity) if measuring else one)
         for role, some in roles.items()
-        for name in some
+        for one in some
     )
-    return how
+    judged_by = {"metrics": [one.key for one in metrics], "full": full, "retain": retain}
+    weights = {one: target.weights for one, target in targets.items() if target.weights}
+    return MetaRun(
+        name=name,
+        names=tuple(names),
+        out=settings.out,
+        metrics=metrics,
+        full=full,
+        retain=retain,
+        measuring=measured,
+        targets=targets,
+        options={**plain(settings, without=_UNRECORDED), **own, **judged_by},
+        inputs={"results": [str(one) for one in results], "weights": weights},
+        thresholds=thresholds,
+        notice=notice,
+    )
 
 
 def _check_machine(given: AnswerGroups) -> None:
@@ -493,13 +509,11 @@ def _check_machine(given: AnswerGroups) -> None:
     Raises:
         InputError: which it is.
     """
-    if given.device not in ("auto", "cpu"):
+    if given.device not in ("auto", "cpu") or given.memory != MEMORY:
         from lensaudit.models.device import resolve_device  # seconds to import
+        from lensaudit.patching.options import parse_memory
 
         resolve_device(given.device)
-    if given.memory != MEMORY:
-        from lensaudit.patching.options import parse_memory  # seconds to import
-
         parse_memory(given.memory)
 
 

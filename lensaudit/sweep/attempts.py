@@ -449,4 +449,4 @@ def why_missing(state: UnitState) -> str:
 
 def strangers(sweep: Sweep) -> list[str]:
     """Results in the folder that are of no unit of the plan."""
-    return sorted(one.name for one in sweep.root.glob("units/*") if one.name not in sweep.by_id)
+    return sorted(one.name for one in sweep.root.glob("units/*") if sweep.is_other(one.name))

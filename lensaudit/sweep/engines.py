@@ -9,7 +9,6 @@ order, does not start a killed worker again and knows no slots.
 
 import multiprocessing
 import os
-import secrets
 import signal
 import threading
 import time
@@ -115,7 +114,7 @@ def run_serial(orders: Sequence[Order], *, settings: RunSettings, report: Report
 
 def run_here(sweep: Sweep, units: Sequence[Unit], report: Report) -> list[UnitState]:
     """Do what is left of some units in turn, in this process; their states afterwards."""
-    order = Order(str(sweep.root.resolve()), (), secrets.token_hex(6), RunSettings())
+    order = Order(str(sweep.root.resolve()))
     engine = partial(run_serial, settings=order.settings, report=report)
     rounds(sweep, units, engine, order, report, FIRST_PAUSE_S)
     return [state_of(sweep, unit, run=order.run) for unit in units]

@@ -143,6 +143,8 @@ class Sweep:
     """Variant -> the settings that make it."""
     lensaudit: str = __version__
     """The version that made it."""
+    command: str = COMMAND
+    """Whose plan it is; in a folder of `meta` all units stay, those of its earlier plans too."""
     root: Path = Path()
     """Its folder, shared by every process that works on it; no part of the plan."""
 
@@ -182,6 +184,10 @@ class Sweep:
         """Units by id."""
         return {unit.id: unit for unit in self.units}
 
+    def is_other(self, unit_id: str) -> bool:
+        """Is a unit of the folder of another plan, which nobody here reads?"""
+        return self.command == COMMAND and unit_id not in self.by_id
+
     def anchor_units(self) -> list[Unit]:
         """The units that all others wait for, in order."""
         base = {unit.target: unit for unit in self.units if unit.variant == "base"}
@@ -199,6 +205,7 @@ class Sweep:
             "attacks": dict(self.attacks),
             "targets": [asdict(target) for target in self.targets],
             "units": [asdict(unit) for unit in self.units],
+            **({} if self.command == COMMAND else {"command": self.command}),
         }
 
     @cached_property
@@ -267,6 +274,14 @@ def planned(spec: ModelSpec) -> Target:
     """A checkpoint of the plan; a folder's is opened and hashed, the Hub is not asked."""
     local = spec.local is not None and (spec.adapter is None or spec.adapter.local is not None)
     return target_of(spec, open_checkpoint(spec).weights if local else None)
+
+
+def planned_or_why(spec: ModelSpec) -> tuple[Target, str]:
+    """The same; of a folder that cannot be opened also why, which its units will say."""
+    try:
+        return planned(spec), ""
+    except InputError as error:
+        return target_of(spec, None), str(error)
 
 
 def _name_of(spec: ModelSpec) -> str:

@@ -52,9 +52,9 @@ from lensaudit.sweep.plan import (
     Variant,
     make_plan,
     planned,
+    planned_or_why,
     relearned_rows,
     relearning_of,
-    target_of,
 )
 from lensaudit.sweep.settings import RELEARNED, PlanSettings, WatchSettings
 from lensaudit.sweep.weights import bytes_to_fetch
@@ -95,7 +95,9 @@ def plan_of(settings: PlanSettings, notice: Notice | None = None) -> Sweep:
     anchors: Mapping[ModelRole, ModelSpec] = {
         role: resolve(chosen_anchors[role], registry) for role in ANCHORS
     }
-    damaged = _damaged(specs)
+    targets = {one: planned_or_why(one) for one in specs}
+    # one of thirty costs itself: its units fail, and say so
+    damaged = {one: why for one, (_, why) in targets.items() if why}
     if len(damaged) == len(specs):
         raise InputError(next(iter(damaged.values())))
     for one, why in damaged.items():
@@ -112,27 +114,13 @@ def plan_of(settings: PlanSettings, notice: Notice | None = None) -> Sweep:
         check_same_shape(*here, notice=notice)
     return make_plan(
         settings.out,
-        [*map(planned, specs), *(target_of(one, None) for one in damaged)],
+        [targets[one][0] for one in (*specs, *damaged)],
         anchors={role: planned(spec) for role, spec in anchors.items()},
         variants=chosen,
         conditions=conditions,
         data=data_digest(conditions),
         attacks=attacks_of(conditions, chosen),
     )
-
-
-def _damaged(specs: Sequence[ModelSpec]) -> dict[ModelSpec, str]:
-    """Checkpoints of the plan that lie here and cannot be opened, and why.
-
-    One of thirty costs itself: its units fail, and say so.
-    """
-    found = {}
-    for spec in specs:
-        try:
-            planned(spec)
-        except InputError as error:
-            found[spec] = str(error)
-    return found
 
 
 def _sources(

@@ -30,7 +30,7 @@ from lensaudit.results.keyed import keyed_document
 from lensaudit.results.manifest import git_commit
 from lensaudit.results.roles import check_roles, ends_as_sources
 from lensaudit.settings import Anchors, Caches, Machine, NeutralRows, Questions, Rows, shared
-from lensaudit.sweep.attempts import RESULT, finished, publish
+from lensaudit.sweep.attempts import CHECKPOINT, RESULT, finished, publish
 from lensaudit.sweep.plan import (
     ANCHORS,
     AttackVariant,
@@ -126,7 +126,7 @@ def stage(
         folder = attacked(
             opened[target.name],
             unit.variant,
-            work / "checkpoint",
+            work / CHECKPOINT,
             device=conditions.device,
             how=relearning_of(conditions),
             rows=relearned_rows(conditions, conditions.relearn_on),

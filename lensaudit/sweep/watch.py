@@ -2,7 +2,6 @@
 
 import contextlib
 import re
-import secrets
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -45,7 +44,7 @@ from lensaudit.sweep.planning import (
     with_data,
 )
 from lensaudit.sweep.run import Order, attempt, check_anchor
-from lensaudit.sweep.settings import RunSettings, WatchSettings
+from lensaudit.sweep.settings import WatchSettings
 from lensaudit.sweep.values import Values, values_in
 
 CURVE = ("uds", "assignment", "bits", "em_erasure", "model_utility")
@@ -75,7 +74,7 @@ def follow_run(
         report(line)
     with alone(sweep.root):
         sweep = _planned(sweep)
-        order = Order(str(sweep.root.resolve()), (), secrets.token_hex(6), RunSettings())
+        order = Order(str(sweep.root.resolve()))
         retain = sweep.anchor_units()[0]
         if state_of(sweep, retain).result is None:
             report("retain model")

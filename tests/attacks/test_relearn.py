@@ -124,7 +124,7 @@ def test_every_command_shows_a_demo_model_the_same_rows_in_the_same_order(tmp_pa
     job = prepare(RelearnSettings(model="demo/npo"), "demo/npo")
     conditions = UnitConditions(data="demo")
     asked = RobustnessSettings(attack="relearn", models=("demo/npo",), by="none", out=tmp_path)
-    judged = prepare_robustness(asked, print).conditions(attack=asked)
+    judged = prepare_robustness(asked, print).planned(asked.models, (), asked)[0].conditions
     how = relearning_of(judged)
     assert job.settings == relearning_of(conditions) == how == DEMO_RELEARNING
     swept = load_rows(relearned_rows(conditions, None), part="forget")

@@ -473,3 +473,63 @@ def test_rows_that_a_suite_cannot_ask_are_refused_before_anything_is_written(
         assert run([*words, *last]) == 2
         assert said in capsys.readouterr().err.splitlines()[-1]
     assert not (tmp_path / "out").exists()
+
+
+def test_a_clean_up_of_other_plans_keeps_what_earlier_runs_measured(copied, asked, capsys):
+    wider = faithfulness(copied, knows=f"{KNOWS},demo/npo", names=("es",))
+    assert run(wider) == 0
+    assert [model for model, _ in asked] == ["demo/npo"]
+    asked.clear()
+    before = units(copied)
+    sweep = str(copied / "out" / "sweep")
+    (copied / "out" / "sweep" / "work" / ("0" * 32)).mkdir(parents=True)
+    capsys.readouterr()
+    assert run(["sweep", "gc", sweep, "--others"]) == 0
+    assert run(["sweep", "status", sweep, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["other_results"] == 0
+    assert units(copied) == before
+    assert (copied / "out" / "sweep" / "work" / ("0" * 32)).is_dir()
+    assert run(faithfulness(copied)) == 0
+    assert asked == []
+
+
+def test_a_sweep_of_the_user_keeps_its_plan(tmp_path, capsys):
+    sweep = tmp_path / "out" / "sweep"
+    planned = f"sweep plan demo/npo --metric extraction_strength --limit 2 --out {sweep}"
+    assert run(planned.split()) == 0
+    before = (sweep / "plan.json").read_bytes()
+    for last in ([], ["--dry-run"]):
+        assert run([*faithfulness(tmp_path, names=("es",)), *last]) == 2
+        said = f"{sweep}: was written by `lensaudit sweep`; name another --out"
+        assert said in capsys.readouterr().err
+    assert (sweep / "plan.json").read_bytes() == before
+
+
+@pytest.mark.parametrize("last", [[], ["--dry-run"]])
+def test_a_judgement_that_is_replaced_is_told_in_one_line(tmp_path, monkeypatch, capsys, last):
+    monkeypatch.chdir(tmp_path)
+    put(tmp_path / "rows.json", {"a": {"uds": 0.5}, "b": {"uds": 0.25}, "c": {"uds": 0.75}})
+    given = "meta {} --results rows.json --metric uds --out out".format
+    pools = "faithfulness --pool-knows a --pool-forgot b{}".format
+    assert run(given(pools("")).split()) == 0
+    read = "--before rows.json --after rows.json --out out"
+    words = f"meta robustness --source a,b --filter none --metric uds {read}".split()
+    capsys.readouterr()
+    # another judgement stands beside it, the same one is asked again
+    assert run([*words, "--attack", "quantize"]) in (0, 3)
+    assert run([*given(pools("")).split(), *last]) == 0
+    assert "replaced" not in capsys.readouterr().err
+    assert run([*given(pools(",c")).split(), *last]) == 0
+    (line,) = [one for one in capsys.readouterr().err.splitlines() if "replaced" in one]
+    why = 'forgot: ["b"], here ["b", "c"]'
+    assert line == f"lensaudit: out: held the result of another run ({why}); it is replaced"
+    assert run([*words, "--attack", "quantize", "--form", "recovery", *last]) in (0, 3)
+    assert "(form: symmetric, here recovery); it is replaced" in capsys.readouterr().err
+
+
+def test_a_table_that_is_replaced_is_told_in_one_line(tmp_path, capsys):
+    path = put(tmp_path / "faithfulness.json", {"kind": "faithfulness", "metrics": [UDS]})
+    other = put(tmp_path / "b" / "faithfulness.json", {"kind": "faithfulness", "metrics": [UDS]})
+    for results, n_told in (((path,), 0), ((path,), 0), ((path, other), 1)):
+        assert run(["meta", "table", *results, "--out", str(tmp_path / "t")]) == 0
+        assert capsys.readouterr().err.count("it is replaced") == n_told
