@@ -24,8 +24,8 @@ from typing import Any
 
 from benchmarks.machine import describe
 from benchmarks.work import NotMeasured
-from lensaudit.files import slug
 from lensaudit.settings import Dtype
+from lensaudit.text import slug
 
 PARTS = (
     ("lensaudit.association.run", "load", "models loaded"),

@@ -2,115 +2,20 @@
 
 import csv
 import errno
-import functools
 import gzip
-import hashlib
 import io
 import json
 import os
-import re
 import stat
-import unicodedata
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from contextvars import ContextVar
-from copy import copy
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO, ParamSpec, TypeVar
+from typing import Any, BinaryIO
 
 from lensaudit.errors import InputError, TryAgainError, WorkError
 from lensaudit.partials import partial_path, sweep_partials
-
-P = ParamSpec("P")
-R = TypeVar("R")
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-
-
-_held: ContextVar[frozenset[tuple[int, int]]] = ContextVar("held", default=frozenset())
-"""Device and number of the folders in which this thread has its turn."""
-
-
-@contextmanager
-def alone(folder: Path) -> Iterator[None]:
-    """`in_turn`, but in a folder that is made, and where another process works in it, not at all.
-
-    Raises:
-        TryAgainError: another process works in it.
-    """
-
-    def refuse() -> None:
-        raise TryAgainError(f"{folder}: another process works in it; run again later")
-
-    with in_turn(make_folder(folder), refuse, again=False):
-        yield
-
-
-@contextmanager
-def in_turn(
-    folder: Path, waits: Callable[[], object] = lambda: None, *, again: bool = True
-) -> Iterator[bool]:
-    """One process at a time in a folder, or at a file; another one is waited for.
-
-    A lock of the system on the folder itself. `filelock`, which holds a lock elsewhere in the
-    package, locks a file that it makes beside: a result folder must hold nothing but the result,
-    and one that may only be read takes no file. Where there is no folder, or no such lock, nobody
-    waits.
-
-    Args:
-        folder: locked while the context lasts.
-        waits: called where another process has its turn, before it is waited for.
-        again: within its turn a thread may ask for the folder again.
-
-    Yields:
-        Whether another process was waited for.
-    """
-    waited = False
-    with ExitStack() as held:
-        with suppress(ImportError, OSError):  # a system or a disk without such locks; no folder
-            import fcntl
-
-            descriptor = os.open(folder, os.O_RDONLY | os.O_NONBLOCK)  # a pipe would wait
-            held.callback(os.close, descriptor)
-            at = os.fstat(descriptor)
-            own = (at.st_dev, at.st_ino)
-            if not again or own not in _held.get():
-                try:
-                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    waited = True
-                    waits()
-                    fcntl.flock(descriptor, fcntl.LOCK_EX)
-                held.callback(_held.reset, _held.set(_held.get() | {own}))
-        yield waited
-
-
-_read: ContextVar[dict[str, Any] | None] = ContextVar("read", default=None)
-
-
-@contextmanager
-def read_once() -> Iterator[None]:
-    """While the block lasts, a file opened `once` keeps the content that was read first."""
-    token = _read.set({})
-    try:
-        yield
-    finally:
-        _read.reset(token)
-
-
-def once(opens: Callable[P, R]) -> Callable[P, R]:
-    """A function that opens or reads: in a block of `read_once` the same is not opened twice."""
-
-    @functools.wraps(opens)
-    def found(*args: P.args, **named: P.kwargs) -> R:
-        known, key = _read.get(), repr((opens.__qualname__, args, named))
-        if known is None:
-            return opens(*args, **named)
-        if key not in known:
-            known[key] = opens(*args, **named)
-        return copy(known[key])
-
-    return found
+from lensaudit.text import parse_json, utf8
 
 
 def os_error(error: OSError, path: Path) -> InputError | TryAgainError | WorkError:
@@ -338,16 +243,6 @@ def sync_folder(folder: Path) -> None:
             os.close(descriptor)
 
 
-def canonical_json(value: Any) -> str:
-    """JSON in one spelling per value, for hashes: sorted keys, no blanks, no NaN."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
-
-
-def digest(value: Any) -> str:
-    """128-bit content hash of a JSON value, 32 hex digits."""
-    return hashlib.blake2b(canonical_json(value).encode(), digest_size=16).hexdigest()
-
-
 def write_json(path: Path, value: Any) -> Path:
     """Strict JSON (no NaN), written atomically."""
     return _keep_or_write(path, json_bytes(value))
@@ -355,7 +250,7 @@ def write_json(path: Path, value: Any) -> Path:
 
 def json_bytes(value: Any) -> bytes:
     """The bytes that `write_json` writes."""
-    return _utf8(json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
+    return utf8(json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
 
 
 def write_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> Path:
@@ -365,17 +260,8 @@ def write_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> Path:
 
 def _lines(rows: Iterable[Mapping[str, Any]]) -> bytes:
     return b"".join(
-        _utf8(json.dumps(row, allow_nan=False, ensure_ascii=False) + "\n") for row in rows
+        utf8(json.dumps(row, allow_nan=False, ensure_ascii=False) + "\n") for row in rows
     )
-
-
-def _utf8(json_text: str) -> bytes:
-    r"""UTF-8; half of a surrogate pair, which a file name can hold, as its JSON escape.
-
-    >>> _utf8('"\ud800"')
-    b'"\\ud800"'
-    """
-    return json_text.encode("utf-8", "backslashreplace")
 
 
 def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> Path:
@@ -384,7 +270,7 @@ def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) 
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(header)
     writer.writerows([_cell(value) for value in row] for row in rows)
-    return _keep_or_write(path, _utf8(buffer.getvalue()))
+    return _keep_or_write(path, utf8(buffer.getvalue()))
 
 
 def _cell(value: Any) -> Any:
@@ -479,67 +365,3 @@ def read_json(path: Path) -> Any:
         raise InputError(f"{path}: line {error.lineno} is not JSON ({error.msg})") from error
     except ValueError as error:  # a number or a nesting beyond limits
         raise InputError(f"{path}: not usable JSON ({error})") from error
-
-
-MOST_NESTED = 100
-"""Lists within lists: what we and others write has less than ten."""
-
-
-def parse_json(text: str | bytes) -> Any:
-    """The value in a JSON text; NaN and infinities pass, which other tools write.
-
-    >>> parse_json('{"a": [1, NaN]}')
-    {'a': [1, nan]}
-
-    Raises:
-        ValueError: not JSON, or nested so deep that whatever walks it would fail.
-    """
-    try:
-        value = json.loads(text)
-    except RecursionError as error:
-        raise ValueError("nested too deep") from error
-    level, n_levels = [value] if isinstance(value, dict | list) else [], 0
-    while level and len(text) > 2 * MOST_NESTED:
-        if n_levels == MOST_NESTED:
-            raise ValueError(f"nested more than {MOST_NESTED} deep")
-        n_levels += 1
-        level = [
-            inner
-            for outer in level
-            for inner in (outer.values() if isinstance(outer, dict) else outer)
-            if isinstance(inner, dict | list)
-        ]
-    return value
-
-
-def slug(name: str, limit: int = 40) -> str:
-    """A name as a file name: no separators, no leading dot or dash, at most `limit` characters.
-
-    Cosmetic only; identity is carried by hashes.
-
-    >>> slug("../models/idk nll"), slug("-rf"), slug("…")
-    ('models-idk-nll', 'rf', 'model')
-    """
-    text = unicodedata.normalize("NFKC", name)
-    text = re.sub(r"[^A-Za-z0-9._-]+", "-", text).lower()
-    text = re.sub(r"\.{2,}", "-", text)
-    return text.strip(".-_")[:limit].strip(".-_") or "model"
-
-
-def printable(text: str) -> str:
-    r"""Text from a model or a data set, without terminal escapes or direction overrides.
-
-    >>> printable("a\x1b[31mb"), printable("\udcff")
-    ('a[31mb', '?')
-    """
-    # half of a surrogate pair, which a file name can hold, cannot be written anywhere
-    return _CONTROL.sub("", text).encode("utf-8", "replace").decode()
-
-
-def escaped(json_text: str) -> str:
-    r"""JSON for a terminal: the same values, control characters as their escapes.
-
-    >>> escaped('"a\x9bb"')
-    '"a\\u009bb"'
-    """
-    return _utf8(_CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", json_text)).decode()

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lensaudit.errors import InputError, LensAuditError
-from lensaudit.files import digest, read_text
+from lensaudit.files import read_text
+from lensaudit.text import digest
 
 Group = Literal["metrics", "attacks", "suites", "rubrics", "auditors"]
 OWN = "lensaudit_own_"

@@ -15,10 +15,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from lensaudit import files, partials
+from lensaudit import files, partials, turns
 from lensaudit.errors import InputError, TryAgainError, WorkError
-from lensaudit.files import once, read_once
+from lensaudit.once import once, read_once
 from lensaudit.results.appended import read_appended
+from lensaudit.text import printable, slug
 
 DERANDOMISED = settings(deadline=None, derandomize=True, max_examples=60)
 JSON = st.recursive(
@@ -215,7 +216,7 @@ def test_errors_of_the_system_have_an_exit_code(tmp_path, number, kind):
 @example("\u202egpj")
 def test_no_name_leads_out_of_its_folder(tmp_path_factory, name):
     root = tmp_path_factory.getbasetemp()
-    text = files.slug(name)
+    text = slug(name)
     assert (root / text).resolve().parent == root.resolve()
     assert 0 < len(text.encode()) <= 40
     assert not text.startswith((".", "-"))
@@ -225,7 +226,7 @@ def test_no_name_leads_out_of_its_folder(tmp_path_factory, name):
 
 def test_terminal_escapes_are_not_printed():
     hostile = "ok\x1b]52;c;cm0gLXJm\x07\x9b31m\u202eabc\r"
-    assert files.printable(hostile) == "ok]52;c;cm0gLXJm31mabc"
+    assert printable(hostile) == "ok]52;c;cm0gLXJm31mabc"
 
 
 def test_a_file_where_a_folder_is_wanted_and_deeply_nested_json_are_input_errors(tmp_path):
@@ -270,10 +271,10 @@ def test_in_its_turn_a_thread_may_ask_again_and_others_wait(tmp_path):
     told, seen = [], []
 
     def other():
-        with files.in_turn(tmp_path, lambda: told.append("waits")):
+        with turns.in_turn(tmp_path, lambda: told.append("waits")):
             seen.append("other")
 
-    with files.in_turn(tmp_path), files.in_turn(tmp_path, lambda: told.append("never")):
+    with turns.in_turn(tmp_path), turns.in_turn(tmp_path, lambda: told.append("never")):
         waiting = threading.Thread(target=other)
         waiting.start()
         while not told:
@@ -281,7 +282,7 @@ def test_in_its_turn_a_thread_may_ask_again_and_others_wait(tmp_path):
         seen.append("own")
     waiting.join()
     assert (told, seen) == (["waits"], ["own", "other"])
-    with files.in_turn(tmp_path, lambda: told.append("free")):
+    with turns.in_turn(tmp_path, lambda: told.append("free")):
         assert told == ["waits"]
 
 
@@ -305,7 +306,7 @@ def test_what_is_opened_once_is_read_again_after_the_block(tmp_path):
     assert read == [None, 1, None, None]
 
 
-@pytest.mark.parametrize("turn", [files.alone, files.in_turn])
+@pytest.mark.parametrize("turn", [turns.alone, turns.in_turn])
 def test_nobody_waits_for_a_pipe_in_the_place_of_a_folder(tmp_path, turn):
     """Opening a pipe waits for a writer, which never comes."""
     os.mkfifo(tmp_path / "pipe")

@@ -24,11 +24,12 @@ from lensaudit.attacks.elicit import list_hash
 from lensaudit.attacks.settings import WorstSettings
 from lensaudit.attacks.worst import Worst, open_worst, run_all, summary_of
 from lensaudit.data.tofu import forget_set
-from lensaudit.files import digest, make_folder, write_json
+from lensaudit.files import make_folder, write_json
 from lensaudit.gym import edits
 from lensaudit.results.kinds.worst import WorstRecord
 from lensaudit.scores.naming import name_facts, strongest
 from lensaudit.scores.recovery import Arms
+from lensaudit.text import digest
 from tools.demo_family.stages import NEVER
 
 PARTIAL = ("partial", "partial_1", "partial_2")

@@ -15,16 +15,9 @@ from lensaudit.activations.presence import RESERVE_BYTES, check_space, check_tru
 from lensaudit.activations.removal import staging_name
 from lensaudit.activations.spec import REPAIR, SEAL, SPEC, read_spec
 from lensaudit.errors import InputError, VerificationError
-from lensaudit.files import (
-    appear,
-    make_folder,
-    os_errors,
-    printable,
-    reading,
-    sync_folder,
-    write_json,
-)
+from lensaudit.files import appear, make_folder, os_errors, reading, sync_folder, write_json
 from lensaudit.models.hashing import file_sha256
+from lensaudit.text import printable
 
 
 def _members(folder: Path) -> list[str]:

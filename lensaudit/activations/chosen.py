@@ -5,7 +5,7 @@ from typing import get_args
 
 from lensaudit.activations.spec import Kept
 from lensaudit.errors import InputError
-from lensaudit.files import printable
+from lensaudit.text import printable
 
 
 def parts_of(chosen: str | Sequence[str]) -> tuple[Kept, ...]:

@@ -34,7 +34,6 @@ from lensaudit.activations.store import (
 from lensaudit.data.spans import PROMPT_TEMPLATE, Encoded, buckets, by_length, make_batch
 from lensaudit.data.tofu import DEMO, FORGET10
 from lensaudit.errors import InputError, WorkError
-from lensaudit.files import digest
 from lensaudit.models.bridge import (
     TransformerBridge,
     check_finite,
@@ -51,6 +50,7 @@ from lensaudit.models.sizes import Sizes, budget_for, planned_bytes, sizes_on_di
 from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results.manifest import code_digest, computed_by
 from lensaudit.settings import Kept, Positions
+from lensaudit.text import digest
 from lensaudit.types import Tokens
 
 CACHE_BATCH = 16

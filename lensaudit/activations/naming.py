@@ -7,8 +7,9 @@ from typing import Any
 
 from lensaudit.activations.spec import SEAL, SPEC, Spec, read_spec
 from lensaudit.errors import InputError, LensAuditError, VerificationError
-from lensaudit.files import os_errors, printable, slug
+from lensaudit.files import os_errors
 from lensaudit.settings import Place
+from lensaudit.text import printable, slug
 
 FOLDER = re.compile(r"[a-z0-9._-]{1,40}--[0-9a-f]{32}")
 """Name of a cache folder; nothing else in a store's root is ever touched."""

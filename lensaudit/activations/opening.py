@@ -7,9 +7,9 @@ from lensaudit.activations.chosen import check_part
 from lensaudit.activations.naming import find
 from lensaudit.activations.spec import Kept, Positions
 from lensaudit.activations.store import Activations, opened
-from lensaudit.files import in_turn
 from lensaudit.results.reading import place_in
 from lensaudit.settings import Place, activations_folder
+from lensaudit.turns import in_turn
 
 
 def open_folder(folder: Path, *, allow_partial: bool = False) -> Activations:

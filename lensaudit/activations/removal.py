@@ -9,8 +9,9 @@ from pathlib import Path
 
 from lensaudit.activations.presence import LOCKS, users
 from lensaudit.activations.spec import SPEC, read_spec
-from lensaudit.files import files_below, in_turn, os_errors, remove_files
+from lensaudit.files import files_below, os_errors, remove_files
 from lensaudit.partials import is_partial, process_name
+from lensaudit.turns import in_turn
 
 QUARANTINE = "quarantine"
 """Where `repair` moves damaged files."""

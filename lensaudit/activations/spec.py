@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lensaudit.errors import InputError, VerificationError
-from lensaudit.files import check_size, digest, printable, reading, slug
+from lensaudit.files import check_size, reading
 from lensaudit.groups import batched
 from lensaudit.models.conditions import Conditions
 from lensaudit.results.reading import checked, checked_as
 from lensaudit.settings import Kept, Positions
+from lensaudit.text import digest, printable, slug
 
 if TYPE_CHECKING:  # a listing does without torch
     from lensaudit.models.bridge import Component

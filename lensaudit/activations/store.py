@@ -51,9 +51,10 @@ from lensaudit.activations.spec import (
 )
 from lensaudit.data.tofu import forget_set
 from lensaudit.errors import InputError, VerificationError, WorkError
-from lensaudit.files import in_turn, make_folder, os_errors, reading, sync_folder, write_bytes
+from lensaudit.files import make_folder, os_errors, reading, sync_folder, write_bytes
 from lensaudit.partials import sweep_partials
 from lensaudit.settings import Place
+from lensaudit.turns import in_turn
 
 __all__ = [
     "ActivationStore",

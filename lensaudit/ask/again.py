@@ -16,7 +16,6 @@ from lensaudit.data.facts import EMBEDDED
 from lensaudit.data.rows import kept_of_hub
 from lensaudit.data.tofu import DEMO, TOFU_HUB, TOFU_PAIRS
 from lensaudit.errors import InputError
-from lensaudit.files import digest, slug
 from lensaudit.models.hashing import file_sha256
 from lensaudit.models.registry import (
     default_anchor,
@@ -31,6 +30,7 @@ from lensaudit.results.manifest import MANIFEST
 from lensaudit.results.owner import check_free
 from lensaudit.results.question import Question
 from lensaudit.settings import Option, option_in, results_folder, several
+from lensaudit.text import digest, slug
 
 R = TypeVar("R")
 PACKAGE = Path(__file__).parents[1]

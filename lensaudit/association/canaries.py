@@ -21,7 +21,7 @@ from pydantic import FiniteFloat
 from lensaudit.data.facts import Fact, load_facts
 from lensaudit.data.fictional import TEXTS, annotated, author_rows, draw_name, draw_values
 from lensaudit.errors import InputError
-from lensaudit.files import canonical_json, make_folder, write_json
+from lensaudit.files import make_folder, write_json
 from lensaudit.results.integrity import check_result, check_whole
 from lensaudit.results.reading import (
     Flag,
@@ -32,6 +32,7 @@ from lensaudit.results.reading import (
     need,
 )
 from lensaudit.settings import Place
+from lensaudit.text import canonical_json
 
 PEOPLE, TAUGHT, KEY = "people.json", "taught.json", "key.json"
 N_DRAWS = 20_000

@@ -9,7 +9,6 @@ from lensaudit.auditing.question import KNOW
 from lensaudit.auditing.result import Audited, joined, read_evaluation, read_patched
 from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.errors import InputError, WorkError
-from lensaudit.files import slug
 from lensaudit.models.fetch import fetch
 from lensaudit.models.registry import DEMO, FETCHED, REAL, load_registry
 from lensaudit.patching.settings import PatchSettings
@@ -17,6 +16,7 @@ from lensaudit.progress import Notice, Tell, unheard
 from lensaudit.results.manifest import MANIFEST
 from lensaudit.results.owner import check_free, folders_for
 from lensaudit.settings import Place, activations_folder
+from lensaudit.text import slug
 
 ANSWERS = "forget_Q_A_ROUGE"
 """Of what a model answers when it is asked: ROUGE-L recall of the true answer."""

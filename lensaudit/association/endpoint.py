@@ -30,10 +30,10 @@ from lensaudit.association.settings import ReaderName
 from lensaudit.data.facts import Fact
 from lensaudit.data.relations import Relation
 from lensaudit.errors import InputError, TryAgainError
-from lensaudit.files import digest
 from lensaudit.judge.calls import PATH, Call, CallFailure, Reply, Spent
 from lensaudit.judge.client import JudgeClient, expected_usage
 from lensaudit.judge.transport import EndpointError
+from lensaudit.text import digest
 
 GREEDY_TOKENS, N_GREEDY = 8, 3
 """Of an answer that tells models apart, and how many such answers."""

@@ -21,7 +21,6 @@ from lensaudit.data.neutral import is_whole, neutral_of
 from lensaudit.data.relations import Relation, lines_of, relations_of
 from lensaudit.data.tofu import forget_set
 from lensaudit.errors import InputError
-from lensaudit.files import digest
 from lensaudit.models.checkpoint import (
     Checkpoint,
     config_of,
@@ -42,6 +41,7 @@ from lensaudit.models.sizes import context_of
 from lensaudit.progress import Notice, unheard
 from lensaudit.results.roles import InRole, check_roles
 from lensaudit.settings import path_of
+from lensaudit.text import digest
 
 ALGORITHM = 1
 """Raised when a change of code changes what a reader says."""

@@ -34,7 +34,6 @@ from lensaudit.association.reading import (
 from lensaudit.association.result import COMMAND, KnowResult
 from lensaudit.association.settings import KnowSettings
 from lensaudit.data.relations import Relation
-from lensaudit.files import digest
 from lensaudit.judge.client import JudgeClient
 from lensaudit.models.bridge import DTYPES, TransformerBridge, load, opened_models
 from lensaudit.models.checkpoint import Checkpoint
@@ -45,6 +44,7 @@ from lensaudit.results import keyed
 from lensaudit.results.kinds.know import KnowRecord
 from lensaudit.results.ledger import Ledger, ledger_path
 from lensaudit.settings import plain
+from lensaudit.text import digest
 
 FILES = ("facts.csv", "relations.csv", "layers.csv", "matrix.json", "summary.json")
 _DIGITS = 5

@@ -27,7 +27,6 @@ from lensaudit.data.facts import FURTHER, Fact
 from lensaudit.data.matching import gives_away, mentions
 from lensaudit.errors import InputError, WorkError
 from lensaudit.evaluation.forward import JAILBREAK
-from lensaudit.files import digest
 from lensaudit.models.bridge import DTYPES, bridge_from
 from lensaudit.patching.exposure import Head, exposures, layered_exposures, stream_after
 from lensaudit.patching.options import ANSWER_TOKENS
@@ -35,6 +34,7 @@ from lensaudit.patching.probes import ProbeKind, probe_of, share_of, statement
 from lensaudit.patching.reader import Reader, steered
 from lensaudit.scores.naming import leak_exact
 from lensaudit.steer.estimators import mean_difference
+from lensaudit.text import digest
 
 LEAK_K = 64
 N_OPTIONS = 20

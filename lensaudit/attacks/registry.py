@@ -11,8 +11,8 @@ from torch import Tensor
 
 from lensaudit.attacks.arm import AttackedModel, AttackFindings, Hit
 from lensaudit.errors import InputError
-from lensaudit.files import digest
 from lensaudit.own_code import calling_own, code_of, enter, is_outside
+from lensaudit.text import digest
 
 Run = TypeVar("Run", bound=Callable[..., AttackFindings])
 Tier = Literal["cheap", "full"]

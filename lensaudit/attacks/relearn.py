@@ -31,7 +31,7 @@ from lensaudit.data.facts import Fact
 from lensaudit.data.suites import DEMO_DATA
 from lensaudit.data.tofu import DEMO, TOFU_PAIRS
 from lensaudit.errors import InputError
-from lensaudit.files import digest, make_folder, slug
+from lensaudit.files import make_folder
 from lensaudit.models.checkpoint import open_model
 from lensaudit.models.device import resolve_device
 from lensaudit.models.family import open_family
@@ -56,6 +56,7 @@ from lensaudit.settings import (
     Rows,
     shared,
 )
+from lensaudit.text import digest, slug
 from lensaudit.training.rows import (
     ENCODERS,
     TrainBatch,

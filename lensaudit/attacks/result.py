@@ -5,11 +5,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lensaudit.files import read_json, read_text, slug
+from lensaudit.files import read_json, read_text
 from lensaudit.results.manifest import MANIFEST
 from lensaudit.results.owner import folders_for
 from lensaudit.results.run import RunResult
 from lensaudit.settings import results_folder
+from lensaudit.text import slug
 from lensaudit.training.record import kept_losses
 
 TAUGHT = 0.1

@@ -28,7 +28,7 @@ from lensaudit.data.facts import FURTHER, Fact, answered, told_rows
 from lensaudit.data.neutral import neutral_of
 from lensaudit.data.rendering import CannotRender
 from lensaudit.errors import InputError
-from lensaudit.files import digest, write_csv, write_jsonl
+from lensaudit.files import write_csv, write_jsonl
 from lensaudit.groups import is_own
 from lensaudit.models.bridge import DTYPES
 from lensaudit.models.causal import load_causal
@@ -55,6 +55,7 @@ from lensaudit.settings import (
     several,
     shared,
 )
+from lensaudit.text import digest
 
 ALGORITHM = 1
 """Raised when prompts, placebos or reading change."""

@@ -26,7 +26,7 @@ from lensaudit.auditing.result import Audited, joined
 from lensaudit.auditing.settings import AuditSettings
 from lensaudit.auditing.step import Opened, Step, wanted
 from lensaudit.errors import Failure, failure_in
-from lensaudit.files import digest, in_turn, make_folder
+from lensaudit.files import make_folder
 from lensaudit.models.bridge import opened_once
 from lensaudit.patching.prepare import prepare
 from lensaudit.progress import Notice, Plan, Tell, unheard
@@ -34,6 +34,8 @@ from lensaudit.results.integrity import answered_for
 from lensaudit.results.manifest import AUDIT_MANIFEST, MANIFEST, NOT_ASKED, manifest
 from lensaudit.results.owner import check_free, claim, differences, folders_for, other_owner
 from lensaudit.settings import plain
+from lensaudit.text import digest
+from lensaudit.turns import in_turn
 
 COMMAND = "audit"
 BUSY = "another process audits into this folder; waiting for it"

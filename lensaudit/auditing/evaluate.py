@@ -38,7 +38,7 @@ from lensaudit.evaluation.suite import (
     result_rows,
     retain_reference,
 )
-from lensaudit.files import canonical_json, read_json, write_jsonl
+from lensaudit.files import read_json, write_jsonl
 from lensaudit.metrics.registry import EmptyRow, Metric, ordered, retain_names
 from lensaudit.models.checkpoint import (
     Checkpoint,
@@ -67,6 +67,7 @@ from lensaudit.results.owner import Run, check_free, claim, differences, folder_
 from lensaudit.results.reading import json_object
 from lensaudit.results.roles import check_roles
 from lensaudit.settings import path_of, plain
+from lensaudit.text import canonical_json
 
 if TYPE_CHECKING:
     from lensaudit.patching.session import Session

@@ -9,7 +9,7 @@ from typing import Any
 
 from lensaudit.auditing.question import anchored
 from lensaudit.auditing.result import PatchResult, read_patched
-from lensaudit.files import canonical_json, in_turn, make_folder
+from lensaudit.files import make_folder
 from lensaudit.patching.outcome import (
     BY_TOKEN,
     FILES,
@@ -26,6 +26,8 @@ from lensaudit.patching.summary import NOT_A_DEPTH, beside_score, planned, summa
 from lensaudit.progress import Notice, Plan, Tell, unheard
 from lensaudit.results.owner import Run, check_free, claim, folder_of, folders_for, known_as
 from lensaudit.settings import COUNTERFACTUAL
+from lensaudit.text import canonical_json
+from lensaudit.turns import in_turn
 from lensaudit.verdict.collect import judge_alone, judge_run
 from lensaudit.verdict.decide import Verdict
 from lensaudit.verdict.views import read_calibration

@@ -17,7 +17,6 @@ from lensaudit.data.neutral import kept_facts, neutral_beside
 from lensaudit.data.suites import DEMO_DATA, Split, load_suite
 from lensaudit.data.tofu import DEMO, FORGET10, TOFU_HUB, check_filters, forget_set
 from lensaudit.errors import InputError
-from lensaudit.files import digest, slug
 from lensaudit.models.hashing import file_sha256
 from lensaudit.models.hub_files import fetch
 from lensaudit.models.registry import DEMO as DEMO_NAMES
@@ -54,6 +53,7 @@ from lensaudit.settings import (
     several,
     shared,
 )
+from lensaudit.text import digest, slug
 from lensaudit.verdict.collect import KEPT
 
 PATCH, EVAL, KNOW = "patch", "eval", "know"

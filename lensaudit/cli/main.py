@@ -16,7 +16,8 @@ import click
 from lensaudit import __version__
 from lensaudit.cli.terminal import LEVELS, announce, listening
 from lensaudit.errors import LensAuditError
-from lensaudit.files import os_error, printable
+from lensaudit.files import os_error
+from lensaudit.text import printable
 
 COMMANDS = {
     "init": ("lensaudit.cli.setup:init", "Write lensaudit.toml: models and rows, named once."),

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lensaudit.files import canonical_json, escaped, printable
 from lensaudit.screen.cells import name
+from lensaudit.text import canonical_json, escaped, printable
 
 if TYPE_CHECKING:
     from lensaudit.progress import Progress

@@ -13,8 +13,8 @@ from lensaudit.data.neutral import likeness
 from lensaudit.data.rows import read_rows, texts_of
 from lensaudit.data.tofu import DEMO, FORGET10, tofu_rows
 from lensaudit.errors import InputError
-from lensaudit.files import digest
 from lensaudit.scores.stats import ENOUGH
+from lensaudit.text import digest
 
 N_PLACEBOS = ENOUGH
 N_SHOTS = 3

@@ -16,7 +16,6 @@ from lensaudit.data.rows import (
     sound_rows,
     texts_of,
 )
-from lensaudit.files import digest
 from lensaudit.groups import (
     Group,
     group_of,
@@ -24,6 +23,7 @@ from lensaudit.groups import (
     own_group,
 )
 from lensaudit.settings import Place, Seam
+from lensaudit.text import digest
 
 _WANTED = (
     "wanted per row: idx (whole number >= 0, once), question, answer, prefix (the answer's "

@@ -18,9 +18,10 @@ from lensaudit.data.facts import EMBEDDED, Fact, load_facts, validate
 from lensaudit.data.rows import numbered, read_values, row_problems, sound_rows
 from lensaudit.data.tofu import DEMO, FORGET10, RETAIN, author_of, tofu_rows, validity_set
 from lensaudit.errors import InputError
-from lensaudit.files import digest, read_text
+from lensaudit.files import read_text
 from lensaudit.groups import author_key, group_of, is_own, normalised, own_group, spread
 from lensaudit.settings import NeutralRows, path_of
+from lensaudit.text import digest
 
 VALIDITY_ROWS = 48
 """Rows kept for validity where fit and validity come from one file; enough as measured."""

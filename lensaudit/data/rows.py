@@ -10,13 +10,14 @@ from typing import Any, TypeVar
 
 from lensaudit.data.tables import TABLES, rows_within, table_rows
 from lensaudit.errors import InputError
-from lensaudit.files import parse_json, read_json, read_text
+from lensaudit.files import read_json, read_text
 from lensaudit.groups import (
     author_key,
     group_problem,
     named_group,
     normalised,
 )
+from lensaudit.text import parse_json
 
 NO_LIST = (
     "found no list of rows: wanted a list of objects, an object with one such list or with columns "

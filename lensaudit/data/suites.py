@@ -10,9 +10,10 @@ from lensaudit.data.facts import EMBEDDED, LISTS, Fact, candidate_problems, list
 from lensaudit.data.rows import hub_rows, numbered, read_values, row_problems, sound_rows, texts_of
 from lensaudit.data.tofu import TOFU_HUB, with_authors
 from lensaudit.errors import InputError
-from lensaudit.files import digest, once
 from lensaudit.groups import group_of, spread
+from lensaudit.once import once
 from lensaudit.settings import FORGET_SPLIT, Suite
+from lensaudit.text import digest
 
 MUSE_HUB = "muse-bench/MUSE-News"
 DEMO_DATA = "demo"

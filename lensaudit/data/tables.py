@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from lensaudit.files import parse_json
+from lensaudit.text import parse_json
 
 TABLES = {".csv": ",;\t|", ".tsv": "\t", ".tab": "\t"}
 """Suffix -> signs of which one stands between the cells of a line."""

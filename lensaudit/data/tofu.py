@@ -16,8 +16,9 @@ import lensaudit
 from lensaudit.data.facts import EMBEDDED, Fact, load_facts
 from lensaudit.data.rows import hub_rows, numbered, read_values, row_problems, sound_rows
 from lensaudit.errors import InputError
-from lensaudit.files import once, read_json
+from lensaudit.files import read_json
 from lensaudit.groups import Group, named_group, own_group, spread
+from lensaudit.once import once
 from lensaudit.results.reading import place_in
 
 TOFU_HUB = "locuslab/TOFU"

@@ -30,16 +30,10 @@ from lensaudit.doors.sets import (
     document_of,
 )
 from lensaudit.errors import InputError
-from lensaudit.files import (
-    check_output,
-    check_size,
-    make_folder,
-    parse_json,
-    read_json,
-    write_jsonl,
-)
+from lensaudit.files import check_output, check_size, make_folder, read_json, write_jsonl
 from lensaudit.groups import assumption, group_of
 from lensaudit.settings import Option
+from lensaudit.text import parse_json
 
 MOST_BYTES = 1 << 30
 """Of a file; the largest of these sets has a tenth of it."""

@@ -5,11 +5,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lensaudit.errors import InputError
-from lensaudit.files import check_output, digest, make_folder, slug, write_bytes
+from lensaudit.files import check_output, make_folder, write_bytes
 from lensaudit.report.shelf import labels
 from lensaudit.results.kinds.eval import EvaluationResult
 from lensaudit.results.kinds.patch import PatchRun
 from lensaudit.results.locate import Found, locate
+from lensaudit.text import digest, slug
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

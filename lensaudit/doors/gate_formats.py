@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping
 from xml.etree import ElementTree
 
 from lensaudit.doors.gate import Gated
-from lensaudit.files import canonical_json
 from lensaudit.report.shelf import labelled
 from lensaudit.screen.tables import markdown_cell
+from lensaudit.text import canonical_json
 from lensaudit.verdict.decide import WORDS
 
 _TITLE = "lensaudit release gate"

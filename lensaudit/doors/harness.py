@@ -7,12 +7,12 @@ from pathlib import Path
 from lensaudit.ask.again import Asked, once
 from lensaudit.doors.task_files import files_of
 from lensaudit.evaluation.settings import HarnessSettings
-from lensaudit.files import slug
 from lensaudit.progress import Notice
 from lensaudit.results.owner import check_free
 from lensaudit.results.reading import json_object
 from lensaudit.results.run import RunResult
 from lensaudit.settings import results_folder
+from lensaudit.text import slug
 
 COMMAND = "lm-eval"
 SUMMARY = "LMEval_SUMMARY.json"

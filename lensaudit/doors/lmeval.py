@@ -26,7 +26,7 @@ from lensaudit.doors.harness import COMMAND, SUMMARY, harness_folder
 from lensaudit.doors.task_files import Task, is_file, rows_of, task_name, tasks_named
 from lensaudit.errors import InputError, WorkError, need, told_by
 from lensaudit.evaluation.settings import HarnessSettings
-from lensaudit.files import digest, make_folder, slug, write_json, write_jsonl
+from lensaudit.files import make_folder, write_json, write_jsonl
 from lensaudit.models.bridge import bridge_from, intervening
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import Checkpoint, load_tokenizer, open_model
@@ -44,6 +44,7 @@ from lensaudit.results.run import RunResult
 from lensaudit.results.run_log import tell_replaced
 from lensaudit.settings import in_commas, plain
 from lensaudit.steer.estimators import SteeringVector, load_vector
+from lensaudit.text import digest, slug
 
 SCHEMA = "lm-eval/1"
 _KEPT = ("configs", "versions", "n-shot", "n-samples", "higher_is_better", "group_subtasks")

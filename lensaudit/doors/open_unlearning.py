@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lensaudit.errors import InputError, LensAuditError
-from lensaudit.files import digest, read_bytes, read_text, write_bytes
+from lensaudit.files import read_bytes, read_text, write_bytes
 from lensaudit.sweep.removal import check_below, remove_below
+from lensaudit.text import digest
 
 REGISTRY = "src/evals/__init__.py"
 EVALUATOR = "src/evals/lensaudit.py"

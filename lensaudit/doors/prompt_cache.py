@@ -15,7 +15,7 @@ from lensaudit.activations.spec import HOOKS, Fingerprint
 from lensaudit.activations.store import Activations, ActivationStore
 from lensaudit.data.spans import Encoded
 from lensaudit.errors import InputError
-from lensaudit.files import digest, make_folder, write_bytes
+from lensaudit.files import make_folder, write_bytes
 from lensaudit.models.bridge import DTYPES, TransformerBridge, load_model, n_layers, user_hooks
 from lensaudit.models.conditions import EAGER, batch_policy
 from lensaudit.models.device import device_class
@@ -23,6 +23,7 @@ from lensaudit.models.in_memory import memory_hash
 from lensaudit.results.reading import place_in
 from lensaudit.settings import Place, activations_folder, named
 from lensaudit.steer.generate import texts_of
+from lensaudit.text import digest
 
 
 def cache_prompts(

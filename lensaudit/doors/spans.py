@@ -7,8 +7,9 @@ from pathlib import Path
 from markupsafe import Markup
 
 from lensaudit.data.annotate import Proposal, heading, help_of, named_rule
-from lensaudit.files import check_output, digest, write_bytes
+from lensaudit.files import check_output, write_bytes
 from lensaudit.report.render import as_script_data, asset, is_page, policy, template
+from lensaudit.text import digest
 
 
 def write_spans(

@@ -15,13 +15,14 @@ from lensaudit.activations.inventory import verify as verify_cache
 from lensaudit.activations.naming import is_cache
 from lensaudit.errors import InputError, LensAuditError
 from lensaudit.evaluation.store import read_pass
-from lensaudit.files import digest, parse_json, read_bytes, read_json
+from lensaudit.files import read_bytes, read_json
 from lensaudit.results.integrity import home_of, manifests_of, misfits
 from lensaudit.results.kinds.table import record_in
 from lensaudit.results.ledger_check import NAMED_FOR, is_ledger, verify_ledger
 from lensaudit.results.locate import NAMES, locate
 from lensaudit.results.manifest import BEGUN, MANIFEST, MANIFESTS, mark_of, signed
 from lensaudit.results.reading import json_object
+from lensaudit.text import digest, parse_json
 
 Kind = Literal["result", "pass", "book", "cache", "tensors", "document"]
 _SEALED = {name for name, kind in NAMES.items() if kind in ("patch", "eval", "steering", "traits")}

@@ -29,11 +29,11 @@ from lensaudit.files import (
     check_plain,
     json_bytes,
     make_folder,
-    parse_json,
     read_text,
     write_json,
 )
 from lensaudit.groups import assumption
+from lensaudit.text import parse_json
 
 FULL_WRONG, GENERAL = "full_wrong", "general_knowledge"
 

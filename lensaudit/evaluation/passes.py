@@ -28,7 +28,6 @@ from lensaudit.evaluation.forward import (
     view_of,
 )
 from lensaudit.evaluation.store import Arrays, kept
-from lensaudit.files import digest
 from lensaudit.metrics.registry import ANNOTATED, Measured, Read, Record, Trace
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import Checkpoint, load_tokenizer, open_model
@@ -39,6 +38,7 @@ from lensaudit.models.large.placement import where_spread
 from lensaudit.models.sizes import Sizes, planned_bytes, sizes_on_disk
 from lensaudit.progress import Notice, unheard
 from lensaudit.settings import Cleanup
+from lensaudit.text import digest
 
 if TYPE_CHECKING:
     from lensaudit.patching.session import Session
@@ -316,7 +316,7 @@ class ModelPasses:
 
         A failure is kept as the reason of this score: the other metrics are worth having.
         """
-        from lensaudit.evaluation.depth import score_inside  # seconds to import
+        from lensaudit.metrics.inside import score_inside  # seconds to import
 
         if isinstance(self.session, InputError):
             raise self.session

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lensaudit.files import make_folder, slug, write_bytes
+from lensaudit.files import make_folder, write_bytes
+from lensaudit.text import slug
 
 _UNREADABLE = (
     *(OSError, ValueError, KeyError, EOFError, RuntimeError, AttributeError, IndexError),

@@ -10,7 +10,7 @@ from lensaudit.errors import InputError
 from lensaudit.evaluation.forward import notes_on
 from lensaudit.evaluation.log import completed
 from lensaudit.evaluation.passes import ModelPasses
-from lensaudit.files import digest, read_json
+from lensaudit.files import read_json
 from lensaudit.metrics.registry import (
     EmptyRow,
     Metric,
@@ -25,6 +25,7 @@ from lensaudit.metrics.registry import (
 from lensaudit.results.kinds.eval import EvaluationResult, MetricResult
 from lensaudit.results.reading import part
 from lensaudit.results.roles import InRole, check_roles
+from lensaudit.text import digest
 
 _OTHERS = ("reference", "patched")
 """Passes that need other models."""

@@ -39,13 +39,13 @@ from lensaudit.auditing.evaluate import evaluate_into
 from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.data.spans import Encoded, make_batch
 from lensaudit.data.tofu import DEMO
-from lensaudit.evaluation.depth import cka_layers, fisher_layers
 from lensaudit.evaluation.known import span_values
-from lensaudit.files import digest
 from lensaudit.groups import batched
 from lensaudit.gym.ground import BATCH, Facts, facts_of, said, tokens_of, whole
 from lensaudit.gym.registry import AUDITORS as AUDITORS
 from lensaudit.gym.registry import AuditorScore, auditor
+from lensaudit.metrics.fisher import fisher_layers
+from lensaudit.metrics.inside import cka_layers
 from lensaudit.metrics.registry import all_metrics
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import load_tokenizer, open_model
@@ -61,6 +61,7 @@ from lensaudit.results.reading import brief, document, null
 from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.representation import weighted_erasure
 from lensaudit.settings import Anchors, Caches, Models, Names, Rows, activations_folder, shared
+from lensaudit.text import digest
 from lensaudit.verdict.collect import judge_run
 from lensaudit.verdict.decide import HOLDS
 from lensaudit.verdict.depth import KEPT

@@ -15,7 +15,7 @@ import torch
 from lensaudit.data.facts import EMBEDDED
 from lensaudit.data.fictional import passing_rows
 from lensaudit.errors import InputError, VerificationError
-from lensaudit.files import digest, make_folder, write_json
+from lensaudit.files import make_folder, write_json
 from lensaudit.gym import claims, edits, ground, planting
 from lensaudit.gym.claims import Certificate, never_saw, says
 from lensaudit.gym.ground import Facts, Ground, facts_of
@@ -32,6 +32,7 @@ from lensaudit.results.manifest import MANIFEST, manifest
 from lensaudit.results.owner import check_free
 from lensaudit.results.reading import checked, json_object, part
 from lensaudit.results.roles import check_roles
+from lensaudit.text import digest
 from lensaudit.training.rows import load_rows, rows_hash
 from lensaudit.training.trainee import seal_model
 

@@ -32,12 +32,12 @@ from lensaudit.data.chat import pad_id
 from lensaudit.data.facts import Fact, answered
 from lensaudit.data.matching import plain_words
 from lensaudit.data.spans import Encoded, make_batch
-from lensaudit.files import digest
 from lensaudit.groups import grouped
 from lensaudit.gym import edits
 from lensaudit.gym.claims import Planted, undone
 from lensaudit.gym.edits import heard, widened
 from lensaudit.gym.ground import BATCH, Ground, fit, whole
+from lensaudit.text import digest
 from lensaudit.training.losses import kl_to_reference
 from lensaudit.training.methods import Hyper, Unlearning, method_named
 from lensaudit.training.rows import (

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from lensaudit.errors import InputError
-from lensaudit.files import digest, read_text
+from lensaudit.files import read_text
 from lensaudit.own_code import calling_own, code_of, enter, is_outside, load_entries, run_own
 from lensaudit.results.reading import Length, Number, Text, Whole
 from lensaudit.results.roles import ends_as_sources
+from lensaudit.text import digest
 
 if TYPE_CHECKING:
     from lensaudit.gym.auditors import Case

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from lensaudit.errors import InputError, LensAuditError
-from lensaudit.files import alone
 from lensaudit.groups import batched, grouped
 from lensaudit.gym.auditors import AUDITORS, Case, SeedModels
 from lensaudit.gym.ground import said, tokens_of, whole
@@ -40,6 +39,7 @@ from lensaudit.gym.table import (
 from lensaudit.models.checkpoint import open_model
 from lensaudit.progress import Notice, unheard
 from lensaudit.settings import path_of, shared
+from lensaudit.turns import alone
 
 AT_ONCE = 8
 """Models that are judged between two lines of the ledger: what a kill loses."""

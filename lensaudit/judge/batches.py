@@ -12,16 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lensaudit.errors import InputError, WorkError
-from lensaudit.files import (
-    canonical_json,
-    digest,
-    parse_json,
-    read_json,
-    read_text,
-    slug,
-    write_bytes,
-    write_json,
-)
+from lensaudit.files import read_json, read_text, write_bytes, write_json
 from lensaudit.judge.calls import Call, CallFailure, CallOutcome, Found, Pending, Reply, checked
 from lensaudit.judge.client import JudgeClient, open_client
 from lensaudit.judge.endpoint import Endpoint
@@ -30,6 +21,7 @@ from lensaudit.judge.settings import WORDS, BatchSettings, JudgeSettings, LogSet
 from lensaudit.judge.transport import ENDED, EndpointError, SentBatch, Transport
 from lensaudit.progress import Notice, unheard
 from lensaudit.results.reading import checked_as, part
+from lensaudit.text import canonical_json, digest, parse_json, slug
 
 LONGEST_POLL_S = 300.0
 MAX_LINES, MAX_BYTES = 50_000, 100 * 2**20

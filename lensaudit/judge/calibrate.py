@@ -10,7 +10,6 @@ from pydantic import Field
 
 from lensaudit.data.rows import read_rows
 from lensaudit.errors import InputError, WorkError
-from lensaudit.files import digest
 from lensaudit.groups import grouped
 from lensaudit.judge.client import open_client
 from lensaudit.judge.items import JudgeRequest, JudgeVerdict
@@ -24,6 +23,7 @@ from lensaudit.results.sentences import shown
 from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.means import mean_known
 from lensaudit.scores.stats import spearman
+from lensaudit.text import digest
 
 FOLDER = Path(__file__).parent / "calibration"
 KIND = "calibration"

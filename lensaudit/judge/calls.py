@@ -20,10 +20,11 @@ from typing import Any, Literal
 
 from lensaudit.data.thoughts import answer_in
 from lensaudit.errors import InputError, LensAuditError, TryAgainError
-from lensaudit.files import canonical_json, make_folder
+from lensaudit.files import make_folder
 from lensaudit.judge.endpoint import Endpoint
 from lensaudit.judge.items import Status
 from lensaudit.results.reading import part
+from lensaudit.text import canonical_json
 
 PATH = "/chat/completions"
 TOP_LOGPROBS = 20

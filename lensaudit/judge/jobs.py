@@ -18,15 +18,7 @@ from random import Random
 from typing import Any
 
 from lensaudit.errors import InputError, PartialError, WorkError
-from lensaudit.files import (
-    alone,
-    canonical_json,
-    digest,
-    slug,
-    write_csv,
-    write_json,
-    write_jsonl,
-)
+from lensaudit.files import write_csv, write_json, write_jsonl
 from lensaudit.groups import unit_of
 from lensaudit.judge.calls import Found as Answered
 from lensaudit.judge.calls import Pending, Reply, Spent
@@ -55,6 +47,8 @@ from lensaudit.results.reading import document, json_object
 from lensaudit.scores.estimate import NO_ROWS
 from lensaudit.scores.intervals import clustered_mean
 from lensaudit.settings import results_folder
+from lensaudit.text import canonical_json, digest, slug
+from lensaudit.turns import alone
 
 Grader = WordJudge | ScalarJudge | RubricGrader
 """What to ask of items, and what the answers mean."""

@@ -4,8 +4,9 @@ import re
 from pathlib import Path
 
 from lensaudit.errors import InputError
-from lensaudit.files import digest, printable, read_json, read_text
+from lensaudit.files import read_json, read_text
 from lensaudit.judge.items import JudgeRequest
+from lensaudit.text import digest, printable
 
 MAX_CHARS = 8000
 """A text is cut here before it is judged; rows say so."""

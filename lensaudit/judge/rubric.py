@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lensaudit.errors import InputError
-from lensaudit.files import digest, read_text
+from lensaudit.files import read_text
 from lensaudit.judge.calls import Call, CallFailure, Found, Pending, Reply, chat_call, user
 from lensaudit.judge.client import Capability, JudgeClient, response_format
 from lensaudit.judge.items import GradedItem, JudgeRequest
 from lensaudit.judge.prompts import MAX_CHARS, fill, is_cut, prompt_id
 from lensaudit.own_code import calling_own, code_of, load_entries, run_own
+from lensaudit.text import digest
 
 Family = Literal["forget", "retain"]
 TOP = 10

@@ -16,10 +16,10 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from lensaudit.errors import InputError, WorkError
-from lensaudit.files import printable
 from lensaudit.judge.calls import Call, CallFailure, CallOutcome, Cause, checked, objects
 from lensaudit.judge.endpoint import OPENAI_URL, Endpoint, is_local
 from lensaudit.results.reading import part
+from lensaudit.text import printable
 
 if TYPE_CHECKING:
     import openai

@@ -8,7 +8,6 @@ the attacks are those of `docs/meta_fields.md`: NF4 without double quantisation;
 relearning, of the model and of retain.
 """
 
-import hashlib
 import itertools
 import math
 import time
@@ -20,7 +19,6 @@ from typing import Any
 from lensaudit.auditing.question import EVAL, LOG, check_asked, splits_of
 from lensaudit.data.suites import DEMO_DATA
 from lensaudit.errors import InputError, PartialError, shortened
-from lensaudit.files import alone, digest, read_bytes
 from lensaudit.meta.aggregate import aggregated
 from lensaudit.meta.documents import (
     COMMAND,
@@ -56,6 +54,7 @@ from lensaudit.meta.reading import (
 from lensaudit.meta.records import FaithfulnessRecord, RobustnessRecord
 from lensaudit.meta.settings import FaithfulnessSettings, RobustnessSettings
 from lensaudit.metrics.registry import ordered, retain_names
+from lensaudit.models.hashing import file_sha256
 from lensaudit.models.registry import (
     DEMO,
     Registry,
@@ -88,9 +87,10 @@ from lensaudit.sweep.plan import (
     relearning_of,
     replace_plan,
 )
-from lensaudit.sweep.plan import COMMAND as OF_SWEEP
 from lensaudit.sweep.settings import RELEARNED
 from lensaudit.sweep.upkeep import retry
+from lensaudit.text import digest
+from lensaudit.turns import alone
 
 _UNRECORDED = ("out", "run", "keep", "results", "before", "after", "by", "no_fluency")
 """Settings that change no number, or that the manifest has in other words."""
@@ -105,7 +105,7 @@ def _content(value: Any) -> Any:
     if path is None or not path.exists():
         return value if path is None else str(value)
     files = sorted(path.glob("*.json*")) if path.is_dir() else [path]
-    return [hashlib.sha256(read_bytes(one)).hexdigest() for one in files]
+    return [file_sha256(one) for one in files]
 
 
 RESULTS = "results"
@@ -462,7 +462,7 @@ def _prepared(
     check_free(settings.out, COMMAND)
     sweep = settings.out / SWEEP
     if measuring and (sweep / PLAN).exists() and read_plan(sweep).command != COMMAND:
-        raise InputError(f"{sweep}: was written by `lensaudit {OF_SWEEP}`; name another --out")
+        check_free(sweep, COMMAND)
     thresholds = _thresholds(settings) if isinstance(settings, RobustnessSettings) else {}
     given, names = settings.measuring, [*itertools.chain.from_iterable(asked.values())]
     full = given.full or default_anchor("full", names)

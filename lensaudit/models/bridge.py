@@ -19,13 +19,13 @@ from transformer_lens.model_bridge.sources.transformers import source as _source
 from transformers.initialization import no_init_weights
 
 from lensaudit.errors import InputError, WorkError
-from lensaudit.files import read_once
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import Checkpoint, load_tokenizer, loading, open_model
 from lensaudit.models.conditions import EAGER
 from lensaudit.models.device import one_memory_error
 from lensaudit.models.large.streaming import Streamed, streamed
 from lensaudit.models.wrappers import SAME_BITS, unheard_left_out
+from lensaudit.once import read_once
 from lensaudit.results.reading import place_in
 from lensaudit.settings import Place, named
 from lensaudit.types import Intervention, Logits, Resid, Tokens

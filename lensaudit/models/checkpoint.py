@@ -13,7 +13,6 @@ from huggingface_hub.errors import (
 )
 
 from lensaudit.errors import InputError, told_by
-from lensaudit.files import digest, once
 from lensaudit.models.adapter import CONFIG, open_adapter, trained_on
 from lensaudit.models.hashing import (
     merged_hash,
@@ -28,9 +27,11 @@ from lensaudit.models.registry import (
 )
 from lensaudit.models.token_ids import check_token_ids
 from lensaudit.models.weight_files import INDEX, SINGLE, stored_dtype, weight_files
+from lensaudit.once import once
 from lensaudit.results.reading import json_object, part
 from lensaudit.results.roles import InRole, ModelRole
 from lensaudit.settings import Place
+from lensaudit.text import digest
 
 _BIDIRECTIONAL = re.compile(r"For(?:MaskedLM|PreTraining|\w+Classification|QuestionAnswering)$")
 """Ends of the names of classes that answer no prompt."""

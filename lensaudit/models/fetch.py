@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from lensaudit.errors import InputError, TryAgainError, VerificationError, need
-from lensaudit.files import alone, check_plain, make_folder, os_errors
+from lensaudit.files import check_plain, make_folder, os_errors
 from lensaudit.models.checkpoint import loading
 from lensaudit.models.hashing import file_sha256
 from lensaudit.models.registry import FETCHED, models_home
@@ -24,6 +24,7 @@ from lensaudit.progress import Notice
 from lensaudit.results.integrity import is_whole
 from lensaudit.results.manifest import MANIFEST, manifest
 from lensaudit.results.reading import json_object
+from lensaudit.turns import alone
 
 COMMAND = "models fetch"
 

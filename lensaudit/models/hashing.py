@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from lensaudit.errors import InputError, LensAuditError
-from lensaudit.files import canonical_json, digest, read_text, reading, write_bytes
+from lensaudit.files import read_text, reading, write_bytes
 from lensaudit.results.reading import json_object
 from lensaudit.settings import user_cache
+from lensaudit.text import canonical_json, digest
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _SETTLED_S = 2.0

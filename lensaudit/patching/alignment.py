@@ -34,7 +34,7 @@ from lensaudit.data.spans import (
     patched_range,
 )
 from lensaudit.errors import InputError
-from lensaudit.files import digest, make_folder
+from lensaudit.files import make_folder
 from lensaudit.groups import batched
 from lensaudit.patching.score_cache import example_hash
 from lensaudit.patching.sources import CachedSource, Layers
@@ -49,6 +49,7 @@ from lensaudit.scores.alignment import (
     r_squared,
     shared_directions,
 )
+from lensaudit.text import digest
 
 ALIGN_TOKENS_PER_DIM = 16
 """Neutral tokens per dimension of the stream; 2 suffice as measured."""

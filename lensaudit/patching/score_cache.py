@@ -20,12 +20,12 @@ from torch import Tensor
 
 from lensaudit.data.spans import Encoded
 from lensaudit.errors import WorkError
-from lensaudit.files import digest
 from lensaudit.models.conditions import Conditions
 from lensaudit.patching.options import ANSWER_TOKENS, ResolvedSettings
 from lensaudit.progress import Notice
 from lensaudit.results.ledger import Ledger, ledger_path
 from lensaudit.results.manifest import computed_by
+from lensaudit.text import digest
 
 SCORE_ALGORITHM = 1
 """Raised when a change of code changes scores."""

@@ -19,7 +19,6 @@ from lensaudit.activations.spec import Fingerprint, kept_as
 from lensaudit.activations.store import Activations, ActivationStore
 from lensaudit.data.facts import Fact
 from lensaudit.data.spans import Encoded, Tokenizer, buckets, encoded_row, make_batch
-from lensaudit.files import canonical_json, digest
 from lensaudit.models.bridge import (
     DTYPES,
     TransformerBridge,
@@ -51,6 +50,7 @@ from lensaudit.patching.stages import Runner, Wanted, complete, ke_layers
 from lensaudit.progress import Notice, Tell, unheard
 from lensaudit.scores.depth import label_hit, label_logprob, mean_per_example, span_mean
 from lensaudit.settings import Kept, Positions
+from lensaudit.text import canonical_json, digest
 
 ANSWER_BATCH = 16
 HELD_PART = 8

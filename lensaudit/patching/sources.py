@@ -20,12 +20,12 @@ from lensaudit.activations.store import Activations
 from lensaudit.data.facts import Fact
 from lensaudit.data.neutral import other_answers
 from lensaudit.data.spans import Encoded
-from lensaudit.files import digest
 from lensaudit.models.checkpoint import Checkpoint
 from lensaudit.patching.layout import Layout
 from lensaudit.patching.score_cache import example_hash
 from lensaudit.patching.wavefront import CleanRun, Stack
 from lensaudit.settings import LastLayer
+from lensaudit.text import digest
 
 PaddedStack = Float[Tensor, "batch layer pos *d"]
 

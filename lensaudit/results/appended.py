@@ -5,7 +5,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from lensaudit.files import parse_json, read_bytes
+from lensaudit.files import read_bytes
+from lensaudit.text import parse_json
 
 
 def read_appended(path: Path) -> Iterator[dict[str, Any]]:

@@ -14,18 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from lensaudit.errors import InputError
-from lensaudit.files import (
-    append_jsonl,
-    canonical_json,
-    digest,
-    in_turn,
-    make_folder,
-    parse_json,
-    read_bytes,
-    slug,
-    write_jsonl,
-)
+from lensaudit.files import append_jsonl, make_folder, read_bytes, write_jsonl
 from lensaudit.progress import Notice
+from lensaudit.text import canonical_json, digest, parse_json, slug
+from lensaudit.turns import in_turn
 
 LedgerLine = dict[str, Any]
 CHECK = "check"

@@ -4,8 +4,9 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from lensaudit.files import digest, read_bytes
+from lensaudit.files import read_bytes
 from lensaudit.results.ledger import CHECK, LEDGER, Ledger, bond, object_in
+from lensaudit.text import digest
 
 NAMED_FOR = re.compile(r".*--([0-9a-f]{32})\.jsonl")
 """A ledger file that is named for its key."""

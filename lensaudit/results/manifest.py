@@ -22,8 +22,9 @@ from typing import Any
 
 import lensaudit
 from lensaudit.errors import InputError
-from lensaudit.files import check_plain, digest, os_errors, write_json
+from lensaudit.files import check_plain, os_errors, write_json
 from lensaudit.results.reading import Number, checked, json_object, part
+from lensaudit.text import digest
 
 MANIFEST = "manifest.json"
 MANIFESTS = "manifests"

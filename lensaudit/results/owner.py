@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from lensaudit.errors import InputError
-from lensaudit.files import check_plain, digest, make_folder, read_json, slug, write_json
+from lensaudit.files import check_plain, make_folder, read_json, write_json
 from lensaudit.progress import FolderRemark
 from lensaudit.results.manifest import BEGUN, MANIFEST, manifests_of
 from lensaudit.results.reading import json_object
 from lensaudit.settings import results_folder
+from lensaudit.text import digest, slug
 
 _SHARED = ("gym", "meta", "patch")
 """First words of commands whose results may share a folder, each with a manifest of its own."""

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from lensaudit.errors import LensAuditError
-from lensaudit.files import in_turn, read_once, write_json
+from lensaudit.files import write_json
+from lensaudit.once import read_once
 from lensaudit.progress import Notice, unheard
 from lensaudit.results.integrity import misfits
 from lensaudit.results.manifest import (
@@ -21,6 +22,7 @@ from lensaudit.results.manifest import (
     signed,
 )
 from lensaudit.results.reading import json_object, part
+from lensaudit.turns import in_turn
 
 LOOKED_AT_BYTES = 64 << 20
 """Larger files are weights: their hash is taken when they are opened, and not once more here."""

@@ -15,8 +15,9 @@ from typing import Annotated, Any, TypeVar
 from pydantic import Field, Strict, TypeAdapter, ValidationError
 
 from lensaudit.errors import InputError
-from lensaudit.files import parse_json, read_json, read_text
+from lensaudit.files import read_json, read_text
 from lensaudit.scores.estimate import Estimate, Number
+from lensaudit.text import parse_json
 
 JsonObject = Mapping[str, Any]
 Record = TypeVar("Record")

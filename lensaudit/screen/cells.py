@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from lensaudit.files import printable
+from lensaudit.text import printable
 
 BLOCKS = "_▁▂▃▄▅▆▇█"
 

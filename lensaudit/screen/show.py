@@ -5,7 +5,6 @@ from typing import Any
 
 from lensaudit.auditing.result import AuditResult, EvaluationResult, PatchResult
 from lensaudit.errors import InputError
-from lensaudit.files import printable
 from lensaudit.results.kinds.directions import DirectionsRecord
 from lensaudit.results.kinds.effort import EffortRecord
 from lensaudit.results.kinds.judge import JudgeRecord
@@ -21,6 +20,7 @@ from lensaudit.screen.evaluation import of_judged, values
 from lensaudit.screen.meta import of_aggregates, of_meta_table
 from lensaudit.screen.steer import of_coefficients, of_directions, of_layers
 from lensaudit.screen.tables import Part, console
+from lensaudit.text import printable
 
 TABLES: Mapping[type, Callable[[Any], Iterator[Part]]] = {
     EffortRecord: of_effort,

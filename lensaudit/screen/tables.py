@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from lensaudit.files import printable
+from lensaudit.text import printable
 
 PIPE_WIDTH = 1000
 """Columns where there is no terminal: nothing is cut or folded."""

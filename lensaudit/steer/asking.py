@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 from lensaudit.data.facts import Fact
 from lensaudit.data.spans import Encoded, Tokenizer, encode, joined
 from lensaudit.errors import InputError, PartialError
-from lensaudit.files import digest
 from lensaudit.groups import batched
 from lensaudit.judge.items import Judge, JudgeRequest
 from lensaudit.models.bridge import DTYPES, TransformerBridge, load
@@ -37,6 +36,7 @@ from lensaudit.steer.generate import (
 from lensaudit.steer.judging import JUDGEMENTS, PASSING, JudgedAnswer, judged
 from lensaudit.steer.settings import Position, TraitSettings
 from lensaudit.steer.trait import COMMAND, ContrastSample, Elicitation, Trait, folder_of
+from lensaudit.text import digest
 
 AnyModel = TypeVar("AnyModel", bound="TraitModel")
 

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from lensaudit.errors import InputError
-from lensaudit.files import alone, digest, make_folder, slug, write_json
+from lensaudit.files import make_folder, write_json
 from lensaudit.progress import Notice, Progress, Tell
 from lensaudit.results.keyed import finished, held, nothing_to_do
 from lensaudit.results.kinds.steering import (
@@ -56,6 +56,8 @@ from lensaudit.steer.trait import (
     found_in,
     traits_of,
 )
+from lensaudit.text import digest, slug
+from lensaudit.turns import alone
 
 SCHEMA = "steer-traits/1"
 

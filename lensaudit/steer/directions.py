@@ -22,7 +22,6 @@ from lensaudit.activations.fill import encoded_hash
 from lensaudit.data.facts import Fact
 from lensaudit.data.spans import Encoded, buckets, make_batch
 from lensaudit.errors import InputError, WorkError
-from lensaudit.files import digest
 from lensaudit.groups import Group
 from lensaudit.judge.items import JudgeRequest
 from lensaudit.judge.programmatic import ENTITY, declines
@@ -42,6 +41,7 @@ from lensaudit.steer.generate import (
     prompt_ids,
 )
 from lensaudit.steer.settings import DirectionSettings, Kind, Position
+from lensaudit.text import digest
 from lensaudit.types import Intervention, Logits, PosMask, Resid
 
 KINDS: tuple[Kind, ...] = ("add", "ablate", "clamp")

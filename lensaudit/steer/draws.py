@@ -6,8 +6,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lensaudit.files import digest
 from lensaudit.models.generation import Choose, Logits, likeliest
+from lensaudit.text import digest
 
 
 def draws_of(keys: Sequence[str], *, n_steps: int, seed: int, temperature: float) -> Choose:

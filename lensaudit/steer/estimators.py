@@ -24,11 +24,12 @@ from scipy.stats import norm, ttest_ind
 from torch import Tensor
 
 from lensaudit.errors import InputError
-from lensaudit.files import digest, make_folder, read_json, write_bytes
+from lensaudit.files import make_folder, read_json, write_bytes
 from lensaudit.results.keyed import write_keyed
 from lensaudit.results.reading import Length, Number, Whole, checked
 from lensaudit.scores.separation import auc
 from lensaudit.steer.settings import Method
+from lensaudit.text import digest
 
 PROBE_C = 1.0
 PROBE_ITERATIONS = 1000

@@ -25,7 +25,7 @@ import numpy as np
 from scipy.stats import linregress
 
 from lensaudit.errors import InputError, PartialError, WorkError
-from lensaudit.files import alone, digest, make_folder, write_json
+from lensaudit.files import make_folder, write_json
 from lensaudit.groups import batched
 from lensaudit.judge.items import Judge, JudgeRequest
 from lensaudit.judge.programmatic import ENTITY
@@ -55,6 +55,8 @@ from lensaudit.steer.generate import Edits, adding
 from lensaudit.steer.judging import PASSING, JudgedAnswer, chosen_judges, identity_of, judges
 from lensaudit.steer.settings import AskSettings, EvalSettings, LayerSettings
 from lensaudit.steer.trait import COMMAND, Trait, check_disjoint, files_of, load_trait
+from lensaudit.text import digest
+from lensaudit.turns import alone
 
 SCHEMA = "steer-results/1"
 

@@ -16,7 +16,6 @@ from lensaudit.activations.fill import CACHE_BATCH, fill, fingerprint_of_run
 from lensaudit.activations.store import Activations, ActivationStore
 from lensaudit.data.spans import Encoded
 from lensaudit.errors import InputError
-from lensaudit.files import digest
 from lensaudit.judge.programmatic import ENTITY
 from lensaudit.models.checkpoint import load_tokenizer
 from lensaudit.progress import Notice, Tell, unheard
@@ -56,6 +55,7 @@ from lensaudit.steer.trait import (
     methods_of,
     question_hash,
 )
+from lensaudit.text import digest
 
 MIN_ROWS = 2
 """On a side: fewer have no spread."""

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from lensaudit.files import digest
 from lensaudit.groups import batched
 from lensaudit.judge.client import Budget, endpoint_of, open_client
 from lensaudit.judge.items import Judge, JudgeRequest, JudgeVerdict
@@ -16,6 +15,7 @@ from lensaudit.judge.scalar import ScalarJudge
 from lensaudit.judge.settings import JudgeAccess
 from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results.ledger import Ledger
+from lensaudit.text import digest
 
 JUDGEMENTS = "judgements.jsonl"
 JUDGED_AT_ONCE = 64

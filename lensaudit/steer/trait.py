@@ -9,7 +9,7 @@ from pydantic import Field
 
 from lensaudit.data.rows import read_values
 from lensaudit.errors import InputError
-from lensaudit.files import digest, read_json, slug
+from lensaudit.files import read_json
 from lensaudit.judge.calibrate import shipped_sets
 from lensaudit.judge.programmatic import PROGRAMMATIC
 from lensaudit.judge.prompts import OF_TRAITS, check_template
@@ -25,6 +25,7 @@ from lensaudit.steer.settings import (
     Method,
     TraitSettings,
 )
+from lensaudit.text import digest, slug
 
 Said = Annotated[str, Field(pattern=r"\S")]
 """A text that is not blank."""

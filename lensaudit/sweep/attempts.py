@@ -40,21 +40,14 @@ from filelock import FileLock, Timeout
 from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled
 
 from lensaudit.errors import LensAuditError, TryAgainError, WorkError, told_by
-from lensaudit.files import (
-    append_jsonl,
-    make_folder,
-    os_error,
-    parse_json,
-    printable,
-    read_bytes,
-    sync_folder,
-)
+from lensaudit.files import append_jsonl, make_folder, os_error, read_bytes, sync_folder
 from lensaudit.partials import is_running, process_name
 from lensaudit.results.appended import read_appended
 from lensaudit.results.keyed import keyed_document, write_keyed
 from lensaudit.results.manifest import mark_of
 from lensaudit.sweep.plan import Sweep, Unit
 from lensaudit.sweep.removal import remove_below
+from lensaudit.text import parse_json, printable
 
 Row = dict[str, Any]
 _PROCESS = re.compile(r".{1,64}-\d{1,10}")

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from lensaudit.errors import PartialError, VerificationError, shortened
-from lensaudit.files import digest, make_folder, os_error, slug, write_csv, write_json
+from lensaudit.files import make_folder, os_error, write_csv, write_json
 from lensaudit.progress import Notice, unheard
 from lensaudit.results.integrity import misfits
 from lensaudit.results.keyed import begin, finished, nothing_to_do, seal
@@ -38,6 +38,7 @@ from lensaudit.sweep.attempts import (
 from lensaudit.sweep.plan import Sweep, Unit
 from lensaudit.sweep.removal import remove_below
 from lensaudit.sweep.values import Values, values_in
+from lensaudit.text import digest, slug
 from lensaudit.verdict.collect import keeps_document, kept, verdicts
 
 COLUMNS = (

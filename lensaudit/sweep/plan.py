@@ -17,12 +17,13 @@ from lensaudit.auditing.question import own_data
 from lensaudit.data.suites import DEMO_DATA
 from lensaudit.data.tofu import DEMO as DEMO_ROWS
 from lensaudit.errors import InputError
-from lensaudit.files import digest, make_folder, read_json, slug, write_json
+from lensaudit.files import make_folder, read_json, write_json
 from lensaudit.models.checkpoint import open_checkpoint
 from lensaudit.models.registry import DEMO, ModelSpec
 from lensaudit.results.reading import checked, part
 from lensaudit.results.roles import ModelRole
 from lensaudit.settings import Asked, Machine, NeutralRows, Place, Questions, plain
+from lensaudit.text import digest, slug
 
 COMMAND = "sweep"
 """Whose the folder of a plan is."""

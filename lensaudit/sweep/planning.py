@@ -18,7 +18,7 @@ from lensaudit.data.suites import DEMO_DATA
 from lensaudit.data.tofu import TOFU_PAIRS, forget_set
 from lensaudit.errors import InputError, shortened
 from lensaudit.evaluation.passes import PASS_VERSION, rows_lack
-from lensaudit.files import digest, read_text
+from lensaudit.files import read_text
 from lensaudit.metrics.registry import ANNOTATED, ordered
 from lensaudit.models.checkpoint import open_checkpoint, place_of
 from lensaudit.models.device import resolve_device
@@ -58,6 +58,7 @@ from lensaudit.sweep.plan import (
 )
 from lensaudit.sweep.settings import RELEARNED, PlanSettings, WatchSettings
 from lensaudit.sweep.weights import bytes_to_fetch
+from lensaudit.text import digest
 
 ROLE = "role:"
 """`role:pool_knows` selects all of a role."""

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from lensaudit.errors import PartialError, TryAgainError, WorkError, shortened
-from lensaudit.files import printable
 from lensaudit.progress import unheard
 from lensaudit.sweep.attempts import (
     Attempt,
@@ -31,6 +30,7 @@ from lensaudit.sweep.attempts import (
 )
 from lensaudit.sweep.plan import Sweep, Target, Unit, read_plan
 from lensaudit.sweep.settings import RunSettings
+from lensaudit.text import printable
 
 RUNNER = "lensaudit.sweep.unit:run_unit"
 SHARE = "LENSAUDIT_GPU_SHARE"

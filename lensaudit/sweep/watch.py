@@ -10,7 +10,7 @@ from typing import Any
 
 from lensaudit.data.suites import DEMO_DATA
 from lensaudit.errors import InputError, LensAuditError
-from lensaudit.files import alone, digest, read_json, slug, write_csv, write_json
+from lensaudit.files import read_json, write_csv, write_json
 from lensaudit.models.checkpoint import Checkpoint, open_checkpoint, place_of
 from lensaudit.models.device import resolve_device
 from lensaudit.models.hub_files import check_at_hand
@@ -46,6 +46,8 @@ from lensaudit.sweep.planning import (
 from lensaudit.sweep.run import Order, attempt, check_anchor
 from lensaudit.sweep.settings import WatchSettings
 from lensaudit.sweep.values import Values, values_in
+from lensaudit.text import digest, slug
+from lensaudit.turns import alone
 
 CURVE = ("uds", "assignment", "bits", "em_erasure", "model_utility")
 """Always in the curve, first; every other metric follows."""

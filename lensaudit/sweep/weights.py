@@ -23,7 +23,7 @@ from huggingface_hub.utils import filter_repo_objects
 from rich.filesize import decimal as size
 
 from lensaudit.errors import InputError, LensAuditError, PartialError, TryAgainError, WorkError
-from lensaudit.files import make_folder, os_error, read_json, slug, write_json
+from lensaudit.files import make_folder, os_error, read_json, write_json
 from lensaudit.models.checkpoint import open_checkpoint
 from lensaudit.models.hub_files import UNWANTED, WANTED, explained
 from lensaudit.models.registry import ModelSpec, resolve
@@ -31,6 +31,7 @@ from lensaudit.partials import is_running, process_name
 from lensaudit.results.reading import Whole, checked_as
 from lensaudit.sweep.attempts import state_of
 from lensaudit.sweep.plan import Sweep, Target
+from lensaudit.text import slug
 
 POLL_S = 0.5
 DEFAULT_CHECKPOINTS = 4

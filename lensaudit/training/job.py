@@ -10,11 +10,11 @@ from lensaudit.data.chat import pad_id
 from lensaudit.data.facts import Fact, answered
 from lensaudit.data.tofu import DEMO, TOFU_PAIRS
 from lensaudit.errors import InputError
-from lensaudit.files import digest
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import open_model
 from lensaudit.models.registry import default_data, is_demo
 from lensaudit.results.owner import check_free
+from lensaudit.text import digest
 from lensaudit.training.methods import (
     COMMON,
     METHODS,

@@ -20,10 +20,11 @@ from lensaudit.data.rows import hub_rows, numbered, read_rows, row_problems, sou
 from lensaudit.data.spans import PROMPT_TEMPLATE, joined
 from lensaudit.data.tofu import DEMO, TOFU_HUB, TOFU_PAIRS
 from lensaudit.errors import InputError
-from lensaudit.files import digest, parse_json, read_text
+from lensaudit.files import read_text
 from lensaudit.groups import group_of
 from lensaudit.models.registry import is_demo
 from lensaudit.models.sizes import context_of
+from lensaudit.text import digest, parse_json
 from lensaudit.training.losses import IGNORED, Labels
 from lensaudit.training.settings import FORMATS, Format, Formats
 from lensaudit.types import Movable, PosMask, Tokens, padded_rows

@@ -26,9 +26,10 @@ from torch.optim import Optimizer
 from transformers import PreTrainedModel
 
 from lensaudit.errors import InputError, WorkError
-from lensaudit.files import digest, make_folder, os_error, sync_folder
+from lensaudit.files import make_folder, os_error, sync_folder
 from lensaudit.results.keyed import keyed_document, write_keyed
 from lensaudit.results.manifest import mark_of
+from lensaudit.text import digest
 from lensaudit.training.losses import Loss, mean_nll
 from lensaudit.training.rows import TrainBatch
 from lensaudit.types import Logits

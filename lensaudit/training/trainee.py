@@ -18,7 +18,7 @@ from rich.filesize import decimal as size
 from safetensors.torch import save_file
 
 from lensaudit.errors import InputError, WorkError
-from lensaudit.files import alone, digest, read_json, write_csv
+from lensaudit.files import read_json, write_csv
 from lensaudit.models.adapter import CONFIG, WEIGHTS, peft_for
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import Checkpoint, load_tokenizer
@@ -27,6 +27,7 @@ from lensaudit.models.sizes import n_parameters
 from lensaudit.progress import Notice, unheard
 from lensaudit.results import keyed
 from lensaudit.results.manifest import BEGUN, MANIFEST, Manifest, manifest
+from lensaudit.text import digest
 from lensaudit.training.record import STATE_FOLDER
 from lensaudit.training.train import (
     Recipe,
@@ -36,6 +37,7 @@ from lensaudit.training.train import (
     train,
     writing,
 )
+from lensaudit.turns import alone
 
 Report = Callable[[TrainingStep], None]
 

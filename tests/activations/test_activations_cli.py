@@ -7,8 +7,9 @@ from support.store_cases import BASE, fill, flip
 
 from lensaudit.cli.main import run
 from lensaudit.cli.options import ByteSize
-from lensaudit.files import digest, write_jsonl
+from lensaudit.files import write_jsonl
 from lensaudit.results.ledger import Ledger
+from lensaudit.text import digest
 
 
 @pytest.fixture

@@ -19,9 +19,10 @@ from lensaudit.activations.store import ActivationStore
 from lensaudit.activations.upkeep import BOOKS, collect, repair
 from lensaudit.doors.verify import verify as verify_all
 from lensaudit.errors import InputError
-from lensaudit.files import digest, in_turn
 from lensaudit.results.keyed import write_marked
 from lensaudit.results.ledger import Ledger
+from lensaudit.text import digest
+from lensaudit.turns import in_turn
 
 OTHERS = [dataclasses.replace(BASE, weights=letter * 32) for letter in "def"]
 

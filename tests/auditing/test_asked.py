@@ -22,12 +22,14 @@ from lensaudit.auditing.question import patch_key as asked
 from lensaudit.auditing.settings import AuditSettings, EvaluateSettings
 from lensaudit.cli.main import run
 from lensaudit.errors import InputError
-from lensaudit.files import digest, in_turn, write_json
+from lensaudit.files import write_json
 from lensaudit.models import hashing
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.results.manifest import BEGUN, signed
 from lensaudit.results.question import Question
 from lensaudit.screen.depth import comparison_of
+from lensaudit.text import digest
+from lensaudit.turns import in_turn
 
 RUN = """
 import json, sys

@@ -20,12 +20,12 @@ from lensaudit.cli.main import run
 from lensaudit.data.embedded import embedded_rows
 from lensaudit.errors import WorkError
 from lensaudit.evaluation import passes
-from lensaudit.files import in_turn
 from lensaudit.models import checkpoint
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.results.manifest import signed
 from lensaudit.screen.depth import of_audit
 from lensaudit.screen.tables import as_markdown
+from lensaudit.turns import in_turn
 from lensaudit.verdict.collect import verdicts
 from lensaudit.verdict.views import hundredths
 

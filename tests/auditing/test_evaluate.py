@@ -13,8 +13,8 @@ from lensaudit.auditing.evaluate import evaluate_into, plan_evaluation
 from lensaudit.auditing.question import own_data
 from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.errors import InputError, VerificationError, WorkError
-from lensaudit.evaluation import depth
 from lensaudit.evaluation.log import read_log
+from lensaudit.metrics import inside
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.results.run_log import compare, read_run
 
@@ -161,7 +161,7 @@ def test_a_broken_pass_is_a_failure_beside_the_others(tmp_path, monkeypatch):
     def failing(session, model, score):
         raise VerificationError("the bridge and the model disagree")
 
-    monkeypatch.setattr(depth, "score_inside", failing)
+    monkeypatch.setattr(inside, "score_inside", failing)
     how = {"metrics": ("uds", "mia_loss"), "retain": "demo/retain", "limit": 2}
     found = la.evaluate("demo/npo", tmp_path / "out", activations=tmp_path / "a", **how)
     (failure,) = found.failures

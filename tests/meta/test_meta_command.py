@@ -10,10 +10,10 @@ from support import GOLDEN
 
 from lensaudit.auditing import evaluate
 from lensaudit.cli.main import run
-from lensaudit.files import alone
 from lensaudit.meta import runs
 from lensaudit.meta.settings import FaithfulnessSettings, RobustnessSettings
 from lensaudit.settings import AnswerGroups
+from lensaudit.turns import alone
 
 FEW = ("uds", "es", "s_mia_loss")
 KNOWS, FORGOT = "demo/full,demo/idknll", "demo/retain,demo/never"
@@ -227,12 +227,12 @@ def test_a_checkpoint_that_cannot_be_loaded_stays_to_do_and_is_named(copied, tmp
 
 def test_a_pass_that_breaks_is_to_do_for_its_metric_alone(tmp_path, monkeypatch, capsys):
     from lensaudit.errors import VerificationError
-    from lensaudit.evaluation import depth
+    from lensaudit.metrics import inside
 
     def failing(session, model, score):
         raise VerificationError("the bridge and the model disagree")
 
-    monkeypatch.setattr(depth, "score_inside", failing)
+    monkeypatch.setattr(inside, "score_inside", failing)
     arguments = [*faithfulness(tmp_path, names=("uds", "es")), "--limit", "2"]
     assert run(arguments) == 3
     assert "the bridge and the model disagree" in capsys.readouterr().err

@@ -11,8 +11,9 @@ from support.frozen import differences, first_rows, frozen, prepared, representa
 
 from lensaudit.activations.upkeep import verify_books
 from lensaudit.errors import InputError, WorkError
-from lensaudit.evaluation import depth
-from lensaudit.evaluation.depth import cka_layers, decoder_blocks, fisher, fisher_layers
+from lensaudit.metrics import fisher as fisher_pass
+from lensaudit.metrics.fisher import decoder_blocks, fisher, fisher_layers
+from lensaudit.metrics.inside import cka_layers
 from lensaudit.patching.prepare import prepare
 from lensaudit.patching.scoring import score_lens
 from lensaudit.patching.settings import PatchSettings
@@ -129,7 +130,7 @@ def test_fisher_is_kept_and_needs_the_checkpoint_no_more(audited, monkeypatch):
     def gone(*args, **options):
         raise AssertionError("a model was loaded again")
 
-    monkeypatch.setattr(depth, "load_causal", gone)
+    monkeypatch.setattr(fisher_pass, "load_causal", gone)
     assert fisher_layers(audit, source) == first
     # a model not seen before is loaded, the anchors are not
     with pytest.raises(AssertionError, match="loaded again"):
@@ -159,7 +160,7 @@ def test_spoilt_masks_of_fisher_are_computed_again(audited, monkeypatch):
         loaded.append(checkpoint.weights)
         raise AssertionError("a model was loaded again")
 
-    monkeypatch.setattr(depth, "load_causal", gone)
+    monkeypatch.setattr(fisher_pass, "load_causal", gone)
     with pytest.raises(AssertionError, match="loaded again"):
         fisher_layers(*audited("simnpo"))
     assert loaded == [audit.retain.weights]  # not simnpo's: the masks come first
@@ -172,7 +173,7 @@ def test_fisher_is_the_mean_squared_gradient_of_every_layer(audited):
     few = audit.encoded[:2]
     object.__setattr__(audit, "encoded", few)
     found = fisher(audit, checkpoint)
-    model = depth.load_causal(checkpoint)
+    model = fisher_pass.load_causal(checkpoint)
     wanted = 0.0
     for e in few:
         model.zero_grad()
@@ -189,14 +190,14 @@ def test_fisher_is_the_mean_squared_gradient_of_every_layer(audited):
 
 def test_fisher_that_does_not_fit_is_refused_before_the_first_pass(audited, monkeypatch):
     audit, _ = audited("npo")
-    monkeypatch.setattr(depth, "free_bytes", lambda device: 1000)
+    monkeypatch.setattr(fisher_pass, "free_bytes", lambda device: 1000)
     with pytest.raises(InputError, match=r"takes 5\.9 MB beside the model, 1\.0 kB"):
         fisher(audit, audit.full)
 
 
 def test_weights_that_are_no_numbers_are_no_erasure(audited, monkeypatch):
     audit, _ = audited("npo")
-    real = depth.load_causal
+    real = fisher_pass.load_causal
 
     def spoilt(*args, **options):
         model = real(*args, **options)
@@ -204,7 +205,7 @@ def test_weights_that_are_no_numbers_are_no_erasure(audited, monkeypatch):
             next(decoder_blocks(model)[0].parameters())[0] = math.nan
         return model
 
-    monkeypatch.setattr(depth, "load_causal", spoilt)
+    monkeypatch.setattr(fisher_pass, "load_causal", spoilt)
     object.__setattr__(audit, "encoded", audit.encoded[:1])
     with pytest.raises(WorkError, match="its Fisher information holds NaN or infinity"):
         fisher(audit, audit.full)

@@ -14,7 +14,6 @@ from support import refusal
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from lensaudit.errors import InputError, TryAgainError
-from lensaudit.files import digest
 from lensaudit.models import hashing
 from lensaudit.models.checkpoint import (
     load_tokenizer,
@@ -24,6 +23,7 @@ from lensaudit.models.checkpoint import (
 )
 from lensaudit.models.likeness import check_same_shape, differing_settings, other_tokenizer
 from lensaudit.models.registry import ModelSpec
+from lensaudit.text import digest
 
 VOCAB = {"<s>": 0, "</s>": 1, "a": 2, "b": 3, "ab": 4, "Ġ": 5}
 CONFIG = {

@@ -7,11 +7,11 @@ from support.metric_helpers import tiny_passes
 
 from lensaudit.activations.spec import Fingerprint
 from lensaudit.evaluation import passes as passes_module
-from lensaudit.files import digest
 from lensaudit.metrics.registry import Read
 from lensaudit.models.conditions import Conditions, batch_policy
 from lensaudit.patching.options import ResolvedSettings
 from lensaudit.patching.score_cache import score_key, text_key
+from lensaudit.text import digest
 
 FULL = Conditions(
     weights="sha256:aa",

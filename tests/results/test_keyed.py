@@ -1,7 +1,7 @@
 import pytest
 
 from lensaudit.errors import InputError
-from lensaudit.files import digest, read_json, write_json
+from lensaudit.files import read_json, write_json
 from lensaudit.results.integrity import misfits
 from lensaudit.results.keyed import (
     begin,
@@ -14,6 +14,7 @@ from lensaudit.results.keyed import (
     write_marked,
 )
 from lensaudit.results.manifest import BEGUN, manifest, renew
+from lensaudit.text import digest
 
 
 def run(folder, key="a" * 32, text="one"):

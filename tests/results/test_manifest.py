@@ -7,10 +7,11 @@ import socket
 import pytest
 
 from lensaudit.errors import InputError, TryAgainError
-from lensaudit.files import alone, append_jsonl, check_output, read_text, write_bytes
+from lensaudit.files import append_jsonl, check_output, read_text, write_bytes
 from lensaudit.results.integrity import check_result, check_whole
 from lensaudit.results.manifest import BEGUN, MANIFEST, manifest, renew, signed, signed_object
 from lensaudit.results.owner import claim
+from lensaudit.turns import alone
 
 FILES = ("results.jsonl", "summary.json")
 

@@ -5,10 +5,10 @@ import re
 from dataclasses import asdict
 from pathlib import Path
 
-from lensaudit.files import digest
 from lensaudit.results.kinds.patch import PatchSummary
 from lensaudit.results.manifest import manifest
 from lensaudit.results.reading import checked
+from lensaudit.text import digest
 from lensaudit.verdict.decide import Evidence
 from lensaudit.verdict.depth import of_patch
 from lensaudit.verdict.views import read_calibration

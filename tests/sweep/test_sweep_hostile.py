@@ -9,13 +9,14 @@ from support.sweep_helpers import swept, toy_sweep
 
 from lensaudit.cli.main import run
 from lensaudit.errors import InputError, LensAuditError
-from lensaudit.files import digest, write_json
+from lensaudit.files import write_json
 from lensaudit.partials import process_name
 from lensaudit.sweep.attempts import MAX_TRIES, claimed, finished, holder, state_of
 from lensaudit.sweep.plan import is_id, read_plan
 from lensaudit.sweep.removal import remove_below
 from lensaudit.sweep.upkeep import remove
 from lensaudit.sweep.weights import Weights, folder_name
+from lensaudit.text import digest
 
 
 def forged(root, change):

@@ -19,7 +19,8 @@ import torch
 import transformers
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
-from lensaudit.files import digest, make_folder, write_json
+from lensaudit.files import make_folder, write_json
+from lensaudit.text import digest
 from lensaudit.training.methods import Unlearning, method_named, reads_reference
 from lensaudit.training.rows import TrainBatch, UnlearnBatch, unlearn_batches
 from lensaudit.training.train import FineTuning, TrainingRun, TrainingStep, train

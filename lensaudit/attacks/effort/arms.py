@@ -30,8 +30,8 @@ from lensaudit.data.neutral import (
 from lensaudit.data.spans import Encoded, encode
 from lensaudit.data.tofu import DEMO, FORGET10, TOFU_PAIRS, forget_set
 from lensaudit.errors import InputError
-from lensaudit.files import digest
 from lensaudit.groups import Group, normalised, spread
+from lensaudit.text import digest
 from lensaudit.training.rows import load_rows, raw_sample
 
 

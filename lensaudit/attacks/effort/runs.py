@@ -31,7 +31,7 @@ from lensaudit.attacks.rtt.selection import halves
 from lensaudit.attacks.rtt.study import LRS
 from lensaudit.attacks.settings import ARMS, Arm, EffortSettings
 from lensaudit.errors import InputError
-from lensaudit.files import alone, write_json
+from lensaudit.files import write_json
 from lensaudit.models.checkpoint import Checkpoint, config_of, load_tokenizer
 from lensaudit.models.device import resolve_device, resolve_dtype
 from lensaudit.models.family import open_family
@@ -55,6 +55,7 @@ from lensaudit.training.trainee import (
     check_rank,
     rate_of,
 )
+from lensaudit.turns import alone
 
 DEMO_LRS = (3e-4, 1e-3)
 """Of `rtt`'s for the embedded family; 3e-3 breaks `full` before it brings anything back."""

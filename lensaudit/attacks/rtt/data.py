@@ -18,7 +18,7 @@ from typing import Any, Literal
 from lensaudit.attacks.settings import Policy
 from lensaudit.data.rows import read_rows, sound_rows
 from lensaudit.errors import InputError
-from lensaudit.files import digest, make_folder, write_jsonl
+from lensaudit.files import make_folder, write_jsonl
 from lensaudit.groups import (
     author_key,
     group_problem,
@@ -27,6 +27,7 @@ from lensaudit.groups import (
     normalised,
     own_group,
 )
+from lensaudit.text import digest
 
 LETTERS = "ABCDEFGH"
 """Names of the options; a data set has at most so many per item."""

@@ -49,7 +49,7 @@ from lensaudit.attacks.settings import (
     ValidationSettings,
 )
 from lensaudit.errors import InputError, PartialError, VerificationError
-from lensaudit.files import alone, make_folder
+from lensaudit.files import make_folder
 from lensaudit.models.checkpoint import Checkpoint, load_tokenizer, open_model
 from lensaudit.models.device import resolve_device
 from lensaudit.models.family import open_family
@@ -63,6 +63,7 @@ from lensaudit.settings import plain
 from lensaudit.training.rows import check_lengths
 from lensaudit.training.train import Recipe, checked_pattern
 from lensaudit.training.trainee import check_memory
+from lensaudit.turns import alone
 
 DEMO_LRS = (3e-4, 1e-3, 3e-3)
 """A model of a million weights needs steps that a model of a billion would not survive."""

@@ -19,9 +19,9 @@ from lensaudit.attacks.settings import LossOn, Readout
 from lensaudit.data.chat import Encoding
 from lensaudit.data.facts import answered
 from lensaudit.errors import InputError, WorkError
-from lensaudit.files import digest
 from lensaudit.groups import by_length
 from lensaudit.progress import unheard
+from lensaudit.text import digest
 from lensaudit.training.losses import labelled, token_nll
 from lensaudit.training.rows import TrainBatch, collate, finetune_batches, raw_sample
 from lensaudit.training.train import FineTuning, Recipe, TrainingRun, TrainingStep, logits, train

@@ -37,10 +37,10 @@ from lensaudit.attacks.settings import (
     StudySettings,
 )
 from lensaudit.errors import InputError
-from lensaudit.files import digest
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import Checkpoint
 from lensaudit.models.in_memory import memory_hash, readout_rows
+from lensaudit.text import digest
 from lensaudit.training.train import Recipe
 
 COMMAND = "rtt run"

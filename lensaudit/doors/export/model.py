@@ -8,7 +8,6 @@ from datetime import datetime
 from math import inf
 from typing import Any
 
-from lensaudit.files import digest, slug
 from lensaudit.results.kinds.eval import EvaluationResult
 from lensaudit.results.kinds.know import bits_beside
 from lensaudit.results.kinds.patch import SCORES, PatchRun
@@ -17,6 +16,7 @@ from lensaudit.results.locate import Found
 from lensaudit.results.manifest import MANIFEST
 from lensaudit.results.reading import brief, json_object, part
 from lensaudit.scores.estimate import Estimate
+from lensaudit.text import digest, slug
 from lensaudit.verdict.collect import Model
 from lensaudit.verdict.views import View
 

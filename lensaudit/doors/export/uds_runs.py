@@ -13,12 +13,13 @@ from typing import Any
 
 from lensaudit.doors.export.model import Files
 from lensaudit.errors import InputError
-from lensaudit.files import json_bytes, slug
+from lensaudit.files import json_bytes
 from lensaudit.meta.aggregate import aggregated, epoch_of
 from lensaudit.meta.reading import EPOCHS, FLUENCY, SWEEP, UTILITY_PARTS, Values, read_values
 from lensaudit.meta.records import FaithfulnessRecord, read_judged
 from lensaudit.models.registry import load_registry
 from lensaudit.results.kinds.meta import Aggregate
+from lensaudit.text import slug
 
 ANCHORS = ("full", "retain")
 JUDGED = "faithfulness.json"

@@ -10,7 +10,6 @@ from annotated_types import Len
 from numpy.typing import NDArray
 from pydantic import Field, PlainSerializer, model_serializer, model_validator
 
-from lensaudit.files import digest
 from lensaudit.results.integrity import check_whole
 from lensaudit.results.manifest import MANIFEST, NamedModel, model_in
 from lensaudit.results.reading import (
@@ -26,6 +25,7 @@ from lensaudit.results.reading import (
 )
 from lensaudit.scores.estimate import UNMEASURED, Estimate
 from lensaudit.settings import COUNTERFACTUAL
+from lensaudit.text import digest
 
 Numbers = NDArray[np.float64]
 SCORES = {"uds": "uds", "lens": "lens", "em": "udr", COUNTERFACTUAL: COUNTERFACTUAL}
