@@ -508,7 +508,8 @@ def test_a_sweep_of_the_user_keeps_its_plan(tmp_path, capsys):
 @pytest.mark.parametrize("last", [[], ["--dry-run"]])
 def test_a_judgement_that_is_replaced_is_told_in_one_line(tmp_path, monkeypatch, capsys, last):
     monkeypatch.chdir(tmp_path)
-    put(tmp_path / "rows.json", {"a": {"uds": 0.5}, "b": {"uds": 0.25}, "c": {"uds": 0.75}})
+    rows = [{"model": name, "uds": value} for name, value in (("a", 0.5), ("b", 0.25), ("c", 0.75))]
+    put(tmp_path / "rows.json", {"models": rows})
     given = "meta {} --results rows.json --metric uds --out out".format
     pools = "faithfulness --pool-knows a --pool-forgot b{}".format
     assert run(given(pools("")).split()) == 0
