@@ -92,8 +92,6 @@ from lensaudit.sweep.upkeep import retry
 from lensaudit.text import digest
 from lensaudit.turns import alone
 
-_UNRECORDED = ("out", "run", "keep", "results", "before", "after", "by", "no_fluency")
-"""Settings that change no number, or that the manifest has in other words."""
 _PLACES = ("data", "forget", "holdout", "retain_set", "classifier")
 """Conditions that may name a file or folder; another's text is no place, whatever lies here."""
 
@@ -370,7 +368,16 @@ def prepare_robustness(settings: RobustnessSettings, notice: Notice) -> MetaRun:
         notice,
         measuring=settings.run or not (settings.before and settings.after),
         results=(*settings.before, *settings.after),
-        own={"models": models, "filter": settings.by, "fluency": not settings.no_fluency},
+        own={
+            "attack": settings.attack,
+            "form": settings.form,
+            "models": models,
+            "filter": settings.by,
+            "fluency": not settings.no_fluency,
+            "thresholds": settings.thresholds,
+            "relearn_data": settings.relearn_data,
+            "relearn_lr": settings.relearn_lr,
+        },
     ).told()
 
 
@@ -454,7 +461,7 @@ def _prepared(
         notice: told remarks.
         measuring: models are measured.
         results: that are read.
-        own: what the manifest says of the settings in other words.
+        own: what the manifest says of the judgement, beside how models are measured.
 
     Raises:
         InputError: a name, a setting or the rows are wrong, or the folder is another command's.
@@ -496,7 +503,7 @@ def _prepared(
         retain=retain,
         measuring=measured,
         targets=targets,
-        options={**plain(settings, without=_UNRECORDED), **own, **judged_by},
+        options={**(plain(measured) if measured else {}), **own, **judged_by},
         inputs={"results": [str(one) for one in results], "weights": weights},
         thresholds=thresholds,
         notice=notice,

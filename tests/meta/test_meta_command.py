@@ -81,6 +81,7 @@ def test_finished_models_are_not_measured_again(copied, asked, capsys):
     before = document(copied)
     assert run(faithfulness(copied)) == 0
     assert document(copied) == before
+    assert "replaced" not in capsys.readouterr().err
     # fewer metrics need no new run; results alone need no model
     assert run(faithfulness(copied, names=("uds",))) == 0
     given = faithfulness(copied, "--results", copied / "out" / "sweep")
@@ -88,8 +89,12 @@ def test_finished_models_are_not_measured_again(copied, asked, capsys):
     assert document(copied)["metrics"] == before["metrics"]
     assert asked == []
     # other conditions are another result
+    assert run(faithfulness(copied)) == 0
+    capsys.readouterr()
     assert run([*faithfulness(copied, "--limit", "3"), "--dry-run"]) == 0
-    assert "4 models x 3 metrics, 0 finished" in capsys.readouterr().out
+    said = capsys.readouterr()
+    assert "4 models x 3 metrics, 0 finished" in said.out
+    assert "(limit: 4, here 3); it is replaced" in said.err
 
 
 def test_of_another_metric_and_another_model_only_what_is_new_is_measured(copied, asked, capsys):
