@@ -79,7 +79,7 @@ def aggregate(settings: AggregateSettings, as_json: bool) -> None:
     RESULTS: folders of lensaudit eval and patch, ep5/ and ep10/ of the UDS repository, or
     method_results.json.
     """
-    found = library.meta_documents.run_aggregate(settings)
+    found = library.meta_documents.run_aggregate(settings, notice)
     document = library.results_reading.document(found)
     answer(document, library.screen_meta.of_aggregates(found), settings.out, as_json=as_json)
 
@@ -93,7 +93,7 @@ def table_(settings: MetaTableSettings, as_json: bool) -> None:
 
     RESULTS: folders of meta faithfulness and robustness, their files, or meta_eval.json.
     """
-    found = library.meta_documents.run_table(settings)
+    found = library.meta_documents.run_table(settings, notice)
     document = library.results_reading.document(found)
     answer(document, library.screen_meta.of_meta_table(found), settings.out, as_json=as_json)
 

@@ -34,11 +34,13 @@ from lensaudit.meta.reading import (
 from lensaudit.meta.records import FaithfulnessRecord, RobustnessRecord, read_judged
 from lensaudit.meta.settings import AggregateSettings, Attack, Form, MetaTableSettings
 from lensaudit.models.registry import DEMO
+from lensaudit.progress import Notice, unheard
 from lensaudit.results.integrity import check_result
 from lensaudit.results.kinds.meta import Aggregate, Aggregates, MetaRow, MetaTable
-from lensaudit.results.manifest import MANIFEST, MANIFESTS, manifest
+from lensaudit.results.manifest import MANIFEST, MANIFESTS, as_placed, manifest
 from lensaudit.results.owner import check_free, claim
 from lensaudit.results.reading import Record, Share, checked_as, document, null
+from lensaudit.results.run_log import tell_replaced
 from lensaudit.settings import plain
 
 COMMAND = "meta"
@@ -174,7 +176,7 @@ def read_thresholds(path: Path) -> dict[str, float]:
     return {key: row.threshold for key, row in rows.items() if row.threshold is not None}
 
 
-def run_aggregate(settings: AggregateSettings) -> Aggregates:
+def run_aggregate(settings: AggregateSettings, notice: Notice = unheard) -> Aggregates:
     """Aggregates of every model and the ranking of methods; the files, where a folder is named.
 
     Raises:
@@ -198,7 +200,7 @@ def run_aggregate(settings: AggregateSettings) -> Aggregates:
         [*(vars(one) | {"reasons": "; ".join(map(": ".join, one.reasons.items()))}).values()]
         for one in record.models
     ]
-    return _kept(settings, "aggregate", record, (header, lines), started)
+    return _kept(settings, "aggregate", record, (header, lines), started, notice)
 
 
 def _check_anchor(name: str, given: str | None, values: Values) -> None:
@@ -212,7 +214,7 @@ def _check_anchor(name: str, given: str | None, values: Values) -> None:
         )
 
 
-def run_table(settings: MetaTableSettings) -> MetaTable:
+def run_table(settings: MetaTableSettings, notice: Notice = unheard) -> MetaTable:
     """The table of tables; its files, where a folder is named."""
     _check_out(settings.out)
     started, sources = time.monotonic(), read_sources(settings.results)
@@ -220,7 +222,7 @@ def run_table(settings: MetaTableSettings) -> MetaTable:
         forms={**sources.forms}, filters={**sources.filters}, metrics=table_rows(sources)
     )
     lines = [[*(vars(row) | {"notes": "; ".join(row.notes)}).values()] for row in record.metrics]
-    return _kept(settings, "meta_table", record, (COLUMNS, lines), started)
+    return _kept(settings, "meta_table", record, (COLUMNS, lines), started, notice)
 
 
 def _check_out(out: Path | None) -> None:
@@ -235,15 +237,22 @@ def _kept(
     record: Record,
     table: Lines,
     started: float,
+    notice: Notice,
 ) -> Record:
     """The record, with its files written where a folder is named."""
     if settings.out is not None:
         options = plain(settings, without=("out", "results"))
         inputs = {"results": [str(one) for one in settings.results]}
+        tell_replaced(settings.out, as_placed(options), inputs, notice, manifest_of(name))
         write_judged(
             settings.out, name, record, table, options=options, inputs=inputs, started=started
         )
     return record
+
+
+def manifest_of(name: str) -> str:
+    """Where the manifest of a document lies, below its folder."""
+    return f"{MANIFESTS}/{name}/{MANIFEST}"
 
 
 def write_judged(
@@ -262,7 +271,7 @@ def write_judged(
     Raises:
         InputError: the folder holds files of this name that are another run's.
     """
-    files, place = (f"{name}.csv", f"{name}.json"), f"{MANIFESTS}/{name}/{MANIFEST}"
+    files, place = (f"{name}.csv", f"{name}.json"), manifest_of(name)
     claim(out, f"{COMMAND} {name}", files, place)
     make_folder((out / place).parent)
     header, lines = table

@@ -7,6 +7,7 @@ What is understood, told apart by content:
     ep5/, ep10/ of category/model/          the run folder of the UDS repository
     method_results.json, results.json       its published files
     a folder of any of these                all of them; `to_do.json` names models that failed
+    a folder with the plan of a sweep       its finished units, as they are or attacked
 
 The published files are those of gnueaj/unlearning-depth-score, docs/data/{method_results,
 meta_eval}.json and runs/; none of them come with this package. Short keys of metrics are theirs,
@@ -21,14 +22,17 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
+from lensaudit.auditing.question import LOG
 from lensaudit.errors import InputError
 from lensaudit.files import read_json
 from lensaudit.metrics.privacy import ATTACKS, similarity
 from lensaudit.models.registry import published
 from lensaudit.results.integrity import check_result
 from lensaudit.results.kinds.eval import log_in
-from lensaudit.results.manifest import model_in, signed_object
+from lensaudit.results.manifest import model_in
 from lensaudit.results.reading import Number, checked_as, number, part
+from lensaudit.sweep.attempts import RESULT
+from lensaudit.sweep.plan import PLAN, Variant
 
 Means = Literal["knows", "forgot"]
 
@@ -244,11 +248,12 @@ def _by_repository() -> Mapping[str, str]:
 
 
 EPOCHS = ("ep5", "ep10")
+SWEEP = "sweep"
+"""Of a folder of `meta`: the sweep of what it measured."""
+VARIANTS: Mapping[str | None, Variant] = {"quantize": "nf4", "relearn": "relearn-1ep"}
+"""Attack -> the variant of a sweep that it is; others are of models as they are."""
 TO_DO = "to_do.json"
 """Model -> why its run failed, beside the folders of those that did not."""
-DONE = "meta.json"
-"""In a model's folder: the name it is measured under, and what the finished result depends on."""
-LOG = "TOFU_EVAL.json"
 SUMMARY = "summary.json"
 _WANTED = (
     f"holds no results; wanted {LOG} (lensaudit eval), {SUMMARY} (lensaudit patch), "
@@ -298,21 +303,27 @@ def _file(path: Path, attack: str | None) -> Values:
     if path.name == SUMMARY and "source" in content:
         return values_of({short_name(str(content["source"])): _picked(content, _DEPTHS, path)})
     if all(isinstance(row, dict) and "agg_value" in row for row in content.values()):
-        return _log(content, path)
+        return read_log(content, path)
     if all(isinstance(row, dict) for row in content.values()):
         return run_results(content, path, attack=attack)
     raise InputError(f"{path}: {_WANTED}")
 
 
 def _folder(folder: Path, attack: str | None) -> list[Values]:
-    """What a folder holds by itself, else what its sub-folders do."""
+    """What a folder holds by itself, else what its sub-folders do; of a sweep one side's units."""
+    if (folder / PLAN).is_file():
+        said = {one.parent: part(read_json(one)) for one in folder.glob(f"units/*/{RESULT}")}
+        by_name = sorted(said, key=lambda unit: (str(said[unit].get("target")), unit))
+        own = (one for one in by_name if said[one].get("variant") == VARIANTS.get(attack, "base"))
+        return [table for unit in own for table in _folder(unit, attack)]
     log, summary = folder / LOG, folder / SUMMARY
     if log.is_file():
         return [_file(log, attack)]
     # other commands write a summary.json as well, without a value of a metric
     if summary.is_file() and "source" in part(read_json(summary)):
         return [_file(summary, attack)]
-    found = [Values(to_do=known_to_do(folder))] if (folder / TO_DO).is_file() else []
+    waiting = [folder / TO_DO] if (folder / TO_DO).is_file() else []
+    found = [Values(to_do=checked_as(dict[str, str], read_json(one), one)) for one in waiting]
     for epoch in EPOCHS:
         found += _epoch(folder / epoch, epoch)
     found = found or _epoch(folder, folder.name if folder.name in EPOCHS else None)
@@ -322,28 +333,22 @@ def _folder(folder: Path, attack: str | None) -> list[Values]:
     return found
 
 
-def known_to_do(folder: Path) -> dict[str, str]:
-    """The models that an earlier run could not measure, and why; empty without its file.
+def read_log(
+    content: Mapping[str, Any], path: Path, *, name: str = "", metrics: Iterable[str] = ()
+) -> Values:
+    """One model's log.
 
-    Raises:
-        InputError: the file is not an object.
+    Args:
+        content: of the log.
+        path: of the log.
+        name: what the model is called here; else by the manifest beside the log, or the folder.
+        metrics: what is read of the log, by the names of the suite; all without.
     """
-    path = folder / TO_DO
-    content = checked_object(read_json(path) if path.is_file() else None, f"{path}")
-    return {str(model): str(why) for model, why in content.items()}
-
-
-def _log(content: Mapping[str, Any], path: Path) -> Values:
-    """One model's log; its name is in a file beside it, else it is the folder's."""
-    log, done = log_in(content, path), path.parent / DONE
-    name, weights = log.source, model_in(log.manifest, "model").weights
-    if done.is_file():  # an attacked model is measured under the name of the model
-        said = checked_object(read_json(done), f"{done}")
-        name = str((signed_object(done) if "check" in said else said).get("model", name))
-    name, broken = short_name(name), set[str]()
+    log, broken = log_in(content, path), set[str]()
+    name, weights = name or short_name(log.source), model_in(log.manifest, "model").weights
     row: dict[str, float | str] = {}
-    for suite, entry in log.entries.items():
-        key = _KEYS.get(suite, suite)
+    for suite in metrics or log.entries:
+        key, entry = _KEYS.get(suite, suite), log.entries[suite]
         row[key] = (entry.reason or "null in the log") if entry.value is None else entry.value
         broken |= {key} if entry.value is None and entry.failed else set()
     return Values({name: row}, weights={name: weights} if weights else {}, broken={name: broken})

@@ -1,41 +1,31 @@
 """From names and results to judgements: read what is there, measure the rest, write the files.
 
-Models are measured one in memory at a time; an interrupted run goes on where it stopped. Every
-model is one evaluation in a folder of its own. A model whose run failed stays to do: it is named
-in `to_do.json` with the reason, and the next run tries it again. Attacked models are made, measured
-and let go; settings of the attacks are those of `docs/meta_fields.md`: NF4 without double
-quantisation; one epoch of relearning, of the model and of retain.
+What is to be measured is a plan of a sweep in `sweep/`: a unit for each model, attacked or not, run
+here one after another. A model whose unit failed stays to do: it is named with the reason, and the
+next run tries it again. The folder holds the plan of the last run and the units of all: what one of
+the same conditions found, whatever other metrics it was asked, is not measured again. Settings of
+the attacks are those of `docs/meta_fields.md`: NF4 without double quantisation; one epoch of
+relearning, of the model and of retain.
 """
 
-import hashlib
 import itertools
 import math
-import shutil
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from lensaudit.attacks.settings import Relearning, relearning_for
-from lensaudit.auditing.question import check_asked, splits_of
-from lensaudit.auditing.settings import EvaluateSettings
+from lensaudit.auditing.question import EVAL, LOG, check_asked, splits_of
 from lensaudit.data.suites import DEMO_DATA
-from lensaudit.errors import (
-    InputError,
-    PartialError,
-    VerificationError,
-    WorkError,
-    failure_in,
-    shortened,
-)
-from lensaudit.files import read_bytes, write_json
+from lensaudit.errors import InputError, PartialError, shortened
 from lensaudit.meta.aggregate import aggregated
 from lensaudit.meta.documents import (
     COMMAND,
     Lines,
     faithfulness_document,
     faithfulness_table,
+    manifest_of,
     read_thresholds,
     robustness_document,
     robustness_table,
@@ -43,28 +33,28 @@ from lensaudit.meta.documents import (
 )
 from lensaudit.meta.judging import check_pools, faithfulness, left, stability, usable
 from lensaudit.meta.reading import (
-    DONE,
     EPOCHS,
     FLUENCY,
-    LOG,
     PUBLISHED,
     SUITE_NAMES,
+    SWEEP,
     THRESHOLDS,
-    TO_DO,
     UTILITY_PARTS,
+    VARIANTS,
     JudgedMetric,
     Values,
     attack_aucs,
     judged,
-    known_to_do,
     merged,
+    read_log,
     read_values,
     short_name,
     with_s_mia,
 )
 from lensaudit.meta.records import FaithfulnessRecord, RobustnessRecord
-from lensaudit.meta.settings import Attack, FaithfulnessSettings, RobustnessSettings
-from lensaudit.models.checkpoint import open_checkpoint
+from lensaudit.meta.settings import FaithfulnessSettings, RobustnessSettings
+from lensaudit.metrics.registry import ordered, retain_names
+from lensaudit.models.hashing import file_sha256
 from lensaudit.models.registry import (
     DEMO,
     Registry,
@@ -75,25 +65,35 @@ from lensaudit.models.registry import (
 )
 from lensaudit.progress import Notice
 from lensaudit.results.integrity import is_whole
-from lensaudit.results.keyed import keyed_document, write_keyed
-from lensaudit.results.owner import check_free, folders_for
-from lensaudit.results.roles import InRole, ModelRole, check_roles, ends_as_sources
-from lensaudit.settings import MEMORY, ROWS, AnswerGroups, plain, shared
-from lensaudit.sweep.plan import ANCHORS, AttackVariant, relearned_rows
+from lensaudit.results.manifest import MANIFEST, as_placed
+from lensaudit.results.owner import check_free
+from lensaudit.results.reading import json_object
+from lensaudit.results.roles import InRole, ModelRole, check_roles
+from lensaudit.results.run_log import tell_replaced
+from lensaudit.settings import MEMORY, ROWS, AnswerGroups, Machine, Questions, plain, shared
+from lensaudit.sweep.attempts import why_missing
+from lensaudit.sweep.engines import run_here
+from lensaudit.sweep.plan import (
+    ANCHORS,
+    PLAN,
+    Sweep,
+    Target,
+    Unit,
+    UnitConditions,
+    make_plan,
+    planned_or_why,
+    read_plan,
+    relearned_rows,
+    relearning_of,
+    replace_plan,
+)
+from lensaudit.sweep.settings import RELEARNED
+from lensaudit.sweep.upkeep import retry
 from lensaudit.text import digest
 from lensaudit.turns import alone
 
-_NOT_IDENTITY = ("activations", "registry", "batch_size", "metrics")
-"""Fields of the settings that do not change what a run finds, or are recorded elsewhere."""
-_PLACES = (
-    *("data", "forget", "holdout", "retain_set", "retain_log"),
-    *("tokenizer", "template", "classifier", "align_data", "validity_data"),
-)
-"""Fields that may name a file or folder; another's text is no place, whatever lies here."""
-
-
-VARIANTS: Mapping[Attack, AttackVariant] = {"quantize": "nf4", "relearn": "relearn-1ep"}
-"""Attack -> the variant of a sweep that it is."""
+_PLACES = ("data", "forget", "holdout", "retain_set", "classifier")
+"""Conditions that may name a file or folder; another's text is no place, whatever lies here."""
 
 
 def _content(value: Any) -> Any:
@@ -103,32 +103,7 @@ def _content(value: Any) -> Any:
     if path is None or not path.exists():
         return value if path is None else str(value)
     files = sorted(path.glob("*.json*")) if path.is_dir() else [path]
-    return [hashlib.sha256(read_bytes(one)).hexdigest() for one in files]
-
-
-def identity_of(name: str, registry: Registry) -> dict[str, Any]:
-    """A model's weights: by content for a folder, by name and revision for the Hub.
-
-    A finished result of a Hub checkpoint that was deleted to save space stays usable.
-    """
-    spec = resolve(name, registry)
-    if spec.local is None and spec.adapter is None:
-        return {"repo": spec.repo, "revision": spec.revision}
-    try:
-        return {"weights": open_checkpoint(spec).weights}
-    except InputError:  # measuring it will say what is wrong
-        return {"unopened": name}
-
-
-def _folders(names: Sequence[str], parent: Path) -> dict[str, Path]:
-    """A folder per model; names that look alike on disk are told apart by a hash."""
-    return {name: parent / place.name for name, place in folders_for(names, None).items()}
-
-
-def _finished(folder: Path, key: str) -> Sequence[str]:
-    """The metrics that a model's folder holds under the same conditions."""
-    done = keyed_document(folder / DONE, key) if is_whole(folder) else None
-    return done["metrics"] if done else ()
+    return [file_sha256(one) for one in files]
 
 
 RESULTS = "results"
@@ -139,14 +114,23 @@ RESULTS = "results"
 class MetaRun:
     """Models that are judged on, and how: every name is known, nothing is loaded."""
 
+    name: str
+    """Of the judgement, and its files."""
     names: tuple[str, ...]
     out: Path
     metrics: tuple[JudgedMetric, ...]
-    registry: Registry
     full: str
     retain: str
-    evaluation: EvaluateSettings | None
+    measuring: AnswerGroups | None
     """How models are measured; None: values come from results alone."""
+    targets: Mapping[str, Target]
+    """The models and the anchors as a plan names them; none where nothing is measured."""
+    options: Mapping[str, Any]
+    """What is asked, for the manifest."""
+    inputs: Mapping[str, Any]
+    """The results that are read, and the weights of models that lie here; for the manifest."""
+    thresholds: Mapping[str, float]
+    """Of the filter of models."""
     notice: Notice
 
     @property
@@ -154,39 +138,81 @@ class MetaRun:
         """What is measured: s_MIA follows from the attack itself and retain's."""
         return [one.usable_as or one.key for one in self.metrics]
 
-    def relearning(self, asked: RobustnessSettings) -> tuple[Relearning, str]:
-        """How models are relearned, and on which forget rows: `demo`, `forget10` or a file."""
-        assert self.evaluation is not None
-        default = relearning_for(demo=self.evaluation.data == DEMO_DATA)
-        rows = relearned_rows(self.evaluation, asked.relearn_data)
-        return replace(default, lr=asked.relearn_lr or default.lr), rows
+    def planned(
+        self, names: Sequence[str], metrics: Iterable[str], attack: RobustnessSettings | None = None
+    ) -> tuple[Sweep, Mapping[str, Unit]]:
+        """The plan of models under some metrics, and the unit of each: as it is, or attacked.
 
-    def key(self, name: str, attack: RobustnessSettings | None = None) -> str:
-        """Content hash of what a model's finished result depends on, beside its metrics."""
-        of_model = identity_of(name, self.registry)
-        if attack is not None and attack.attack == "quantize":
-            of_model["attack"] = {"method": "nf4"}
-        elif attack is not None:
-            how, rows = self.relearning(attack)
-            of_model["attack"] = asdict(how) | {"data": _content(rows)}
-        said = plain(self.evaluation, without=_NOT_IDENTITY)
-        anchors = {one: said[one] and identity_of(said[one], self.registry) for one in ANCHORS}
-        return digest([of_model, said | {one: _content(said[one]) for one in _PLACES} | anchors])
+        A unit is evaluated alone, and relearned as it was asked.
+        """
+        assert self.measuring is not None
+        conditions = UnitConditions(
+            **shared(self.measuring, Questions, Machine),
+            metrics=tuple(sorted(metrics)),
+            association="none",
+            patch=False,
+            relearn_on=attack.relearn_data if attack else None,
+            relearn_lr=attack.relearn_lr if attack else None,
+            keep=attack is not None and attack.keep,
+            activations=self.measuring.activations,
+        )
+        variant, how = VARIANTS[attack.attack] if attack else "base", dict[str, Any]()
+        if variant == RELEARNED:
+            rows = _content(relearned_rows(conditions, conditions.relearn_on))
+            how = asdict(relearning_of(conditions)) | {"rows": rows}
+        sweep = make_plan(
+            self.out / SWEEP,
+            [self.targets[name] for name in names],
+            anchors={role: self.targets[getattr(self, role)] for role in ANCHORS},
+            variants=(variant,),
+            conditions=conditions,
+            data=digest([_content(getattr(conditions, one)) for one in _PLACES]),
+            attacks={variant: how} if attack else {},
+        )
+        own = [unit for unit in sweep.units if unit.variant == variant]
+        units = {tuple(sweep.by_name[unit.target].identity): unit for unit in own}
+        found = {name: units[tuple(self.targets[name].identity)] for name in names}
+        return replace(sweep, command=COMMAND), found
+
+    def held(self, names: Sequence[str], attack: RobustnessSettings | None = None) -> Values:
+        """What units under these conditions found of the models, whatever metrics they were asked.
+
+        Of one that failed too: the metrics of the passes that did not break.
+        """
+        # a finished unit counts before what is left of one at work
+        below = sorted((self.out / SWEEP).glob(f"*/*/{EVAL}/{MANIFEST}"), reverse=True)
+        logs = {one.parts[-3]: one.parent for one in below if is_whole(one.parent)}
+        asked = {tuple(json_object(one / MANIFEST)["options"]["metrics"]) for one in logs.values()}
+        return merged(
+            read_log(json_object(log := logs[unit.id] / LOG), log, name=name, metrics=metrics)
+            for metrics in sorted(asked)
+            for name, unit in self.planned(names, metrics, attack)[1].items()
+            if unit.id in logs
+        )
+
+    def lacking(
+        self, names: Iterable[str], keys: Sequence[str], found: Values
+    ) -> Mapping[tuple[str, ...], Sequence[str]]:
+        """Metrics of the suite -> models that no unit answered about them."""
+        left: dict[tuple[str, ...], list[str]] = {}
+        for name in names:
+            row = found.rows.get(name, ())
+            lack = (key for key in keys if key not in row or found.is_to_do(name, key))
+            left.setdefault(tuple(SUITE_NAMES.get(key, key) for key in lack), []).append(name)
+        return {metrics: some for metrics, some in left.items() if metrics}
 
     def plan(self) -> list[str]:
         """What would be measured; nothing is loaded or written."""
-        if self.evaluation is None:
+        if self.measuring is None:
             return [f"{len(self.names)} models, values from results; nothing is measured"]
-        wanted, folder = {SUITE_NAMES.get(key, key) for key in self.keys}, self.out / "before"
-        places = _folders(self.names, folder).items()
-        done = [name for name, at in places if wanted <= {*_finished(at, self.key(name))}]
-        return [f"{folder}: {len(self.names)} models x {len(wanted)} metrics, {len(done)} finished"]
+        n, keys = len(self.names), [*dict.fromkeys(self.keys)]
+        n_left = sum(map(len, self.lacking(self.names, keys, self.held(self.names)).values()))
+        return [f"{self.out / SWEEP}: {n} models x {len(keys)} metrics, {n - n_left} finished"]
 
     def completed(
         self,
         known: Values,
         names: Iterable[str],
-        folder: str,
         extra: Sequence[str] = (),
         attack: RobustnessSettings | None = None,
     ) -> Values:
@@ -197,74 +223,47 @@ class MetaRun:
             TryAgainError: another process measures into the same folder.
         """
         keys = [*dict.fromkeys((*self.keys, *extra))]
-        lacking = [n for n in names if any(math.isnan(known.value(n, key)) for key in keys)]
-        if self.evaluation is None or not lacking:
+        wanted = [n for n in names if any(math.isnan(known.value(n, key)) for key in keys)]
+        if self.measuring is None or not wanted:
             return known
-        place, to_do = self.out / folder, dict[str, str]()
-        folders, suite = _folders(lacking, place), [SUITE_NAMES.get(key, key) for key in keys]
-        with alone(place):
-            others = {name: why for name, why in known_to_do(place).items() if name not in folders}
-            for number, (name, own) in enumerate(folders.items(), 1):
-                self.notice(f"{folder}: model {number} of {len(lacking)}: {name}")
-                reason = self._measure(name, own, suite, attack)
-                if reason is not None:
-                    to_do[name] = reason
-                    self.notice(f"to do: {name}: {reason}")
-                write_json(place / TO_DO, others | to_do)
-        if len(to_do) == len(lacking):
-            first, reason = next(iter(to_do.items()))
-            raise InputError(f"none of {len(lacking)} models could be measured; {first}: {reason}")
-        done = read_values([own / LOG for name, own in folders.items() if name not in to_do])
-        rest = {model: row for model, row in known.rows.items() if model not in lacking}
-        return merged([replace(known, rows=rest), done, Values(to_do=to_do)])
+        failed: dict[str, str] = {}
+        with alone(self.out / SWEEP):
+            for metrics, some in self.lacking(wanted, keys, self.held(wanted, attack)).items():
+                failed |= self._measured(some, metrics, attack)
+            found = self.held(wanted, attack)
+        # of a model that failed now, what was found before stays
+        lacks = {m: {*keys} - found.rows[m].keys() for m in failed if m in found.rows}
+        why = {model: dict.fromkeys(lack, failed[model]) for model, lack in lacks.items()}
+        found = merged([found, Values(why, to_do=failed, broken=lacks)])
+        if all(found.is_to_do(name, key) for name in wanted for key in keys):
+            why_not = found.why_not(wanted[0], keys[0]).removeprefix("to do: ")
+            raise InputError(
+                f"none of {len(wanted)} models could be measured; {wanted[0]}: {why_not}"
+            )
+        rest = {model: row for model, row in known.rows.items() if model not in wanted}
+        return merged([replace(known, rows=rest), found])
 
-    @ends_as_sources()
-    def _measure(
-        self, name: str, folder: Path, metrics: Sequence[str], attack: RobustnessSettings | None
-    ) -> str | None:
-        """Measure one model, unless that was done; why it could not be."""
-        key = self.key(name, attack)
-        known = _finished(folder, key)
-        if {*metrics} <= {*known}:
-            return None
-        import torch  # with all that measures, seconds to import
-
-        from lensaudit.auditing.evaluate import evaluate_into
-        from lensaudit.models.device import one_memory_error
-        from lensaudit.sweep.unit import attacked
-
-        # what an earlier run found under the same conditions stays in the log
-        wanted = tuple(dict.fromkeys((*metrics, *sorted(known))))
-        (folder / DONE).unlink(missing_ok=True)
-        (folder / LOG).unlink(missing_ok=True)
-        assert self.evaluation is not None
-        made = name
-        try:
-            with one_memory_error():
-                if attack is not None:
-                    how, rows = self.relearning(attack)
-                    # an attacked model lives in a folder of its own until it is measured
-                    made = str(
-                        attacked(
-                            open_checkpoint(resolve(name, self.registry)),
-                            VARIANTS[attack.attack],
-                            self.out / "attacked" / attack.attack / folder.name,
-                            device=attack.measuring.device,
-                            how=how,
-                            rows=rows,
-                        )
-                    )
-                found = evaluate_into(made, replace(self.evaluation, metrics=wanted), folder)
-        except (InputError, WorkError, VerificationError, torch.OutOfMemoryError) as error:
-            return failure_in(name, "evaluate", error).message
-        failed = [entry for entry in found.entries.values() if entry.failed]
-        if failed and len(failed) == len(found.entries):
-            return failed[0].reason
-        done = {"model": name, "key": None if failed else key, "metrics": list(wanted)}
-        write_keyed(folder / DONE, done)
-        if attack is not None and not attack.keep:
-            shutil.rmtree(made, ignore_errors=True)
-        return None
+    def _measured(
+        self, names: Sequence[str], metrics: Sequence[str], attack: RobustnessSettings | None
+    ) -> dict[str, str]:
+        """Run the units of some models; why units failed, by model."""
+        sweep, units = self.planned(names, metrics, attack)
+        replace_plan(sweep)
+        retry(sweep)
+        # a result of which nothing could be read was damaged
+        retry(sweep, [one.id for one in units.values()], redo=True)
+        # who compares waits for the log of the retain model
+        compared = retain_names(ordered(sweep.conditions.suite, metrics))
+        states = run_here(sweep, sweep.anchor_units()[:1] if compared else [], self.notice)
+        if all(one.result for one in states):
+            states = run_here(sweep, [*units.values()], self.notice)
+        else:
+            states *= len(names)
+        return {
+            name: one.failure.reason if one.failure else why_missing(one)
+            for name, one in zip(names, states, strict=True)
+            if one.result is None
+        }
 
     def before(
         self, results: Sequence[Path], side: str | None = None, extra: Sequence[str] = ()
@@ -272,32 +271,26 @@ class MetaRun:
         """Values of the models, and of the retain model where a metric compares with its own."""
         compared = any(one.usable_as for one in self.metrics)
         names = dict.fromkeys((*self.names, self.retain) if compared else self.names)
-        known = read_values(results, attack=side) if results else Values()
-        found = self.completed(known, names, "before", extra)
+        found = self.completed(read_values(results, attack=side), names, extra)
         return with_s_mia(found, attack_aucs(found, self.retain))
 
-    def write(
-        self,
-        name: str,
-        record: Any,
-        table: Lines,
-        options: Mapping[str, Any],
-        started: float,
-        *,
-        fluency: bool = True,
-        **inputs: Any,
-    ) -> Path:
+    def told(self) -> "MetaRun":
+        """Itself, once the user knows which judgement goes: its models stay measured."""
+        asked = (as_placed(self.options), self.inputs)
+        tell_replaced(self.out, *asked, self.notice, manifest_of(self.name))
+        return self
+
+    def write(self, record: Any, table: Lines, values: Values, started: float) -> Path:
         """Write a judgement, its table and its manifest; where the judgement is."""
-        own = {"metrics": [one.key for one in self.metrics], "full": self.full}
         return write_judged(
             self.out,
-            name,
+            self.name,
             record,
             table,
-            options={**options, **own, "retain": self.retain, "fluency": fluency},
-            inputs={"results": [], "weights": {}} | inputs,
+            options=self.options,
+            inputs={**self.inputs, "weights": {**self.inputs["weights"], **values.weights}},
             started=started,
-            device=self.evaluation.device if self.evaluation else "none",
+            device=self.measuring.device if self.measuring else "none",
         )
 
 
@@ -324,13 +317,18 @@ def prepare_faithfulness(settings: FaithfulnessSettings, notice: Notice) -> Meta
         "knows": pool(settings.knows, "knows", registry),
         "forgot": pool(settings.forgot, "forgot", registry),
     }
-    how = _prepared(pools, settings, notice, measuring=settings.run or not settings.results)
-    here = {} if how.evaluation is None else {m: identity_of(m, registry) for m in how.names}
-    weights = {name: one["weights"] for name, one in here.items() if "weights" in one}
-    known = read_values(settings.results) if settings.results else Values()
-    for values in (Values(weights=weights), known):
+    how = _prepared(
+        "faithfulness",
+        pools,
+        settings,
+        notice,
+        measuring=settings.run or not settings.results,
+        results=settings.results,
+        own={**pools, "fluency": True},
+    )
+    for values in (Values(weights=how.inputs["weights"]), read_values(settings.results)):
         check_pools(pools["knows"], pools["forgot"], values)
-    return how
+    return how.told()
 
 
 def run_faithfulness(settings: FaithfulnessSettings, how: MetaRun) -> FaithfulnessRecord:
@@ -339,21 +337,12 @@ def run_faithfulness(settings: FaithfulnessSettings, how: MetaRun) -> Faithfulne
     Raises:
         InputError: the pools are empty or overlap, or results cannot be read.
     """
-    started, n = time.monotonic(), len(pool(settings.knows, "knows", how.registry))
-    knows, forgot = how.names[:n], how.names[n:]
+    started, knows, forgot = time.monotonic(), how.options["knows"], how.options["forgot"]
     values = how.before(settings.results)
     check_pools(knows, forgot, values)
     found = [faithfulness(one, knows, forgot, values) for one in how.metrics]
     record = faithfulness_document(found, knows, forgot, values)
-    how.write(
-        "faithfulness",
-        record,
-        faithfulness_table(record),
-        {"knows": list(knows), "forgot": list(forgot)},
-        started,
-        results=[str(one) for one in settings.results],
-        weights=dict(values.weights),
-    )
+    how.write(record, faithfulness_table(record), values, started)
     return record
 
 
@@ -363,8 +352,6 @@ def prepare_robustness(settings: RobustnessSettings, notice: Notice) -> MetaRun:
     Raises:
         InputError: names, results or thresholds are wrong or missing.
     """
-    wanted = settings.run or not (settings.before and settings.after)
-    _thresholds(settings)
     if settings.relearn_data is not None:
         from lensaudit.training.rows import load_rows  # seconds to import
 
@@ -373,9 +360,25 @@ def prepare_robustness(settings: RobustnessSettings, notice: Notice) -> MetaRun:
     if not models:
         raise InputError("no model to judge robustness on; name some with --source")
     for results, side in ((settings.before, "before"), (settings.after, settings.attack)):
-        if results:
-            read_values(results, attack=side)
-    return _prepared({"source": models}, settings, notice, measuring=wanted)
+        read_values(results, attack=side)
+    return _prepared(
+        f"robustness-{settings.attack}",
+        {"source": models},
+        settings,
+        notice,
+        measuring=settings.run or not (settings.before and settings.after),
+        results=(*settings.before, *settings.after),
+        own={
+            "attack": settings.attack,
+            "form": settings.form,
+            "models": models,
+            "filter": settings.by,
+            "fluency": not settings.no_fluency,
+            "thresholds": settings.thresholds,
+            "relearn_data": settings.relearn_data,
+            "relearn_lr": settings.relearn_lr,
+        },
+    ).told()
 
 
 def run_robustness(settings: RobustnessSettings, how: MetaRun) -> RobustnessRecord:
@@ -387,8 +390,7 @@ def run_robustness(settings: RobustnessSettings, how: MetaRun) -> RobustnessReco
         InputError: no models, or results cannot be read.
     """
     started, models, attack, by = time.monotonic(), how.names, settings.attack, settings.by
-    thresholds, fluency = _thresholds(settings), not settings.no_fluency
-    known = read_values(settings.after, attack=attack) if settings.after else Values()
+    fluency = not settings.no_fluency
     extra = (*UTILITY_PARTS, *((FLUENCY,) if fluency else ()))
     everyone = replace(how, names=(*models, how.full, how.retain))
     values = everyone.before(settings.before, "before", extra if by != "none" else ())
@@ -401,7 +403,7 @@ def run_robustness(settings: RobustnessSettings, how: MetaRun) -> RobustnessReco
             values,
             utility_rel=utility,
             by=by,
-            threshold=thresholds.get(one.usable_as or one.key, math.nan),
+            threshold=how.thresholds.get(one.usable_as or one.key, math.nan),
         )
         for one in how.metrics
     ]
@@ -410,29 +412,21 @@ def run_robustness(settings: RobustnessSettings, how: MetaRun) -> RobustnessReco
         chosen = [replace(one, to_do={**one.to_do, **waits}) for one in chosen]
     wanted = dict.fromkeys(model for one in chosen for model in left(models, one))
     wanted |= {how.retain: None} if attack == "relearn" else {}
-    after = how.completed(known, wanted, f"after-{attack}", attack=settings)
+    after = how.completed(read_values(settings.after, attack=attack), wanted, attack=settings)
     after = with_s_mia(after, attack_aucs(values, how.retain))
     found = [
         stability(one, attack, models, row, values, after, retain=how.retain, form=settings.form)
         for one, row in zip(how.metrics, chosen, strict=True)
     ]
-    conditions = {"filter": by, "retain": how.retain}
     record = robustness_document(
         found,
         attack,
         form=settings.form,
         models=models,
-        thresholds=thresholds,
-        conditions=conditions,
+        thresholds=how.thresholds,
+        conditions={"filter": by, "retain": how.retain},
     )
-    how.write(
-        f"robustness-{attack}",
-        record,
-        robustness_table(record),
-        {"attack": attack, "form": settings.form, "models": list(models), **conditions},
-        started,
-        fluency=fluency,
-    )
+    how.write(record, robustness_table(record), values, started)
     return record
 
 
@@ -449,38 +443,71 @@ def unfinished(record: FaithfulnessRecord | RobustnessRecord, folder: Path) -> P
 
 
 def _prepared(
+    name: str,
     asked: Mapping[ModelRole, Sequence[str]],
     settings: FaithfulnessSettings | RobustnessSettings,
     notice: Notice,
     *,
     measuring: bool,
+    results: Sequence[Path],
+    own: Mapping[str, Any],
 ) -> MetaRun:
-    """The settings of a run; every name is checked before anything is loaded."""
+    """The settings of a run; every name is checked before anything is loaded.
+
+    Args:
+        name: of the judgement.
+        asked: models by role.
+        settings: of the run.
+        notice: told remarks.
+        measuring: models are measured.
+        results: that are read.
+        own: what the manifest says of the judgement, beside how models are measured.
+
+    Raises:
+        InputError: a name, a setting or the rows are wrong, or the folder is another command's.
+    """
     check_free(settings.out, COMMAND)
+    sweep = settings.out / SWEEP
+    if measuring and (sweep / PLAN).exists() and read_plan(sweep).command != COMMAND:
+        check_free(sweep, COMMAND)
+    thresholds = _thresholds(settings) if isinstance(settings, RobustnessSettings) else {}
     given, names = settings.measuring, [*itertools.chain.from_iterable(asked.values())]
     full = given.full or default_anchor("full", names)
     retain = given.retain or default_anchor("retain", names)
-    evaluation, registry = None, load_registry(given.registry)
+    measured, registry, targets = None, load_registry(given.registry), dict[str, Target]()
     if measuring:
         _check_machine(given)
-        for name in (*names, full, retain):
-            resolve(name, registry)
-        # the embedded data where any model comes along with it: attacked ones are folders
-        own = given.forget is None and any(map(family_of, names))
-        for name in names:
-            check_asked(name, given, given.registry)
-        data = given.data or (DEMO_DATA if own else None)
-        chosen = shared(given, AnswerGroups, full=full, retain=retain, data=data)
-        evaluation = EvaluateSettings(**chosen)
-        _check_rows(full, evaluation)
+        targets = {one: planned_or_why(resolve(one, registry))[0] for one in (*names, full, retain)}
+        for one in names:
+            check_asked(one, given, given.registry)
+        # the embedded data where any model comes along with it
+        embedded = given.forget is None and any(map(family_of, names))
+        data = given.data or (DEMO_DATA if embedded else None)
+        measured = replace(given, full=full, retain=retain, data=data)
+        _check_rows(full, measured)
+    metrics = tuple(judged(settings.metrics))
     roles: Mapping[ModelRole, Sequence[str]] = {**asked, "full": [full], "retain": [retain]}
     check_roles(
-        InRole(role, name, digest(identity_of(name, registry)) if measuring else name)
+        InRole(role, one, digest(targets[one].identity) if measuring else one)
         for role, some in roles.items()
-        for name in some
+        for one in some
     )
-    metrics = tuple(judged(settings.metrics))
-    return MetaRun(tuple(names), settings.out, metrics, registry, full, retain, evaluation, notice)
+    judged_by = {"metrics": [one.key for one in metrics], "full": full, "retain": retain}
+    weights = {one: target.weights for one, target in targets.items() if target.weights}
+    return MetaRun(
+        name=name,
+        names=tuple(names),
+        out=settings.out,
+        metrics=metrics,
+        full=full,
+        retain=retain,
+        measuring=measured,
+        targets=targets,
+        options={**(plain(measured) if measured else {}), **own, **judged_by},
+        inputs={"results": [str(one) for one in results], "weights": weights},
+        thresholds=thresholds,
+        notice=notice,
+    )
 
 
 def _check_machine(given: AnswerGroups) -> None:
@@ -489,26 +516,24 @@ def _check_machine(given: AnswerGroups) -> None:
     Raises:
         InputError: which it is.
     """
-    if given.device not in ("auto", "cpu"):
+    if given.device not in ("auto", "cpu") or given.memory != MEMORY:
         from lensaudit.models.device import resolve_device  # seconds to import
+        from lensaudit.patching.options import parse_memory
 
         resolve_device(given.device)
-    if given.memory != MEMORY:
-        from lensaudit.patching.options import parse_memory  # seconds to import
-
         parse_memory(given.memory)
 
 
-def _check_rows(full: str, evaluation: EvaluateSettings) -> None:
+def _check_rows(full: str, asked: AnswerGroups) -> None:
     """Refuse rows on this machine that the suite cannot ask; the Hub is asked by the run alone.
 
     Raises:
         InputError: the files lack what the suite reads, or cannot be read.
     """
-    data, own = evaluation.data, (evaluation.forget, evaluation.holdout, evaluation.retain_set)
+    data, own = asked.data, (asked.forget, asked.holdout, asked.retain_set)
     named = data is not None and (data.endswith(ROWS) or Path(data).exists())
     if any(own) or data == DEMO_DATA or named:
-        splits_of(full, evaluation)
+        splits_of(full, asked)
 
 
 def _candidates(settings: RobustnessSettings) -> list[str]:

@@ -308,7 +308,9 @@ RESULT = "result.json"
 SCHEMA = 2
 PARTS = ("eval", "patch", "know")
 """Folders of a unit: one for each question."""
-_SCRATCH = ("checkpoint", "registry.json", "eval/passes", "eval/retain")
+CHECKPOINT = "checkpoint"
+"""The attacked model, beside the parts of a unit."""
+_SCRATCH = (CHECKPOINT, "registry.json", "eval/passes", "eval/retain")
 """What only the work needed."""
 
 
@@ -329,14 +331,16 @@ def publish(sweep: Sweep, unit: Unit, record: Mapping[str, Any] | None) -> None:
         WorkError: it cannot be published.
     """
     work, done = sweep.work(unit.id), sweep.unit(unit.id)
+    gone = [one for one in _SCRATCH if one != CHECKPOINT or not sweep.conditions.keep]
     if record is not None:
-        below = [one for part in PARTS for one in sorted((work / part).rglob("*")) if one.is_file()]
+        parts = (work / part for part in (*PARTS, CHECKPOINT))
+        below = [one for part in parts for one in sorted(part.rglob("*")) if one.is_file()]
         marks = {path.relative_to(work).as_posix(): path for path in below}
-        scratch = tuple(f"{name}/" for name in _SCRATCH)
+        scratch = tuple(f"{name}/" for name in gone)
         files = {k: mark_of(v) for k, v in marks.items() if not k.startswith(scratch)}
         identity = {"schema": SCHEMA, "key": unit.id, "unit": unit.id, "target": unit.target}
         write_keyed(work / RESULT, {**identity, "variant": unit.variant, **record, "files": files})
-    for name in _SCRATCH:
+    for name in gone:
         remove_below(work, work / name)
     try:
         done.parent.mkdir(parents=True, exist_ok=True)
@@ -438,4 +442,4 @@ def why_missing(state: UnitState) -> str:
 
 def strangers(sweep: Sweep) -> list[str]:
     """Results in the folder that are of no unit of the plan."""
-    return sorted(one.name for one in sweep.root.glob("units/*") if one.name not in sweep.by_id)
+    return sorted(one.name for one in sweep.root.glob("units/*") if sweep.is_other(one.name))

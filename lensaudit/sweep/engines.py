@@ -21,9 +21,19 @@ from queue import SimpleQueue
 from typing import Any
 
 from lensaudit.errors import InputError, TryAgainError, need, told_by
-from lensaudit.sweep.attempts import MAX_KILLS, Preempted
-from lensaudit.sweep.plan import Sweep, read_plan
-from lensaudit.sweep.run import RUNNER, SHARE, Engine, Order, Report, said, work
+from lensaudit.sweep.attempts import MAX_KILLS, Preempted, UnitState, state_of
+from lensaudit.sweep.plan import Sweep, Unit, read_plan
+from lensaudit.sweep.run import (
+    FIRST_PAUSE_S,
+    RUNNER,
+    SHARE,
+    Engine,
+    Order,
+    Report,
+    rounds,
+    said,
+    work,
+)
 from lensaudit.sweep.settings import RunSettings
 from lensaudit.sweep.upkeep import duration
 
@@ -100,6 +110,14 @@ def run_serial(orders: Sequence[Order], *, settings: RunSettings, report: Report
     for order in orders:
         work(order, report)
         through(order)
+
+
+def run_here(sweep: Sweep, units: Sequence[Unit], report: Report) -> list[UnitState]:
+    """Do what is left of some units in turn, in this process; their states afterwards."""
+    order = Order(str(sweep.root.resolve()))
+    engine = partial(run_serial, settings=order.settings, report=report)
+    rounds(sweep, units, engine, order, report, FIRST_PAUSE_S)
+    return [state_of(sweep, unit, run=order.run) for unit in units]
 
 
 def pace(orders: Sequence[Order], report: Report) -> Callable[[Order], None]:

@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from lensaudit import __version__
+from lensaudit.attacks.settings import Relearning, relearning_for
 from lensaudit.auditing.question import own_data
 from lensaudit.data.suites import DEMO_DATA
 from lensaudit.data.tofu import DEMO as DEMO_ROWS
 from lensaudit.errors import InputError
 from lensaudit.files import make_folder, read_json, write_json
+from lensaudit.models.checkpoint import open_checkpoint
 from lensaudit.models.registry import DEMO, ModelSpec
 from lensaudit.results.reading import checked, part
 from lensaudit.results.roles import ModelRole
@@ -35,7 +37,10 @@ VARIANTS: tuple[Variant, ...] = get_args(Variant)
 ANCHORS: tuple[ModelRole, ...] = ("retain", "full")
 """In this order: the log of `retain` is what others are compared with."""
 _UNSAID = {"also": (), "exclude": (), **plain(NeutralRows())}
+_UNSAID |= {"patch": True, "relearn_lr": None, "keep": False, "activations": None}
 """Conditions that a plan does not name where they have these values."""
+_OF_NO_NUMBER = ("memory", "keep", "activations")
+"""Conditions that decide none."""
 _ID = re.compile(r"[0-9a-f]{32}")
 
 
@@ -82,17 +87,25 @@ class UnitConditions(Machine, NeutralRows, Questions):
     """Empty means all that can be computed."""
     association: Asked = "quick"
     """Who has what, wherever annotated rows are patched."""
+    patch: bool = True
+    """Depth as `lensaudit patch` leaves it, wherever a metric looks inside."""
     lens: bool = False
     """Logit Lens depth beside UDS."""
     also: tuple[str, ...] = ()
     """Facts to keep whose loss is scored beside UDS: `retain`, `world`, `authors`."""
     relearn_on: str | None = None
     """Rows of the relearn variant; None: the forget set."""
+    relearn_lr: float | None = None
+    """Its peak rate; None: that of the published attack."""
+    keep: bool = False
+    """Attacked checkpoints stay with the results of their units."""
+    activations: Place | None = None
+    """Folder of the activation caches; None: the sweep's own."""
 
     @property
     def identity(self) -> dict[str, Any]:
         """Fields that decide numbers; memory does not."""
-        return {key: value for key, value in self.content.items() if key != "memory"}
+        return {key: one for key, one in self.content.items() if key not in _OF_NO_NUMBER}
 
     @property
     def content(self) -> dict[str, Any]:
@@ -131,6 +144,8 @@ class Sweep:
     """Variant -> the settings that make it."""
     lensaudit: str = __version__
     """The version that made it."""
+    command: str = COMMAND
+    """Whose plan it is; in a folder of `meta` all units stay, those of its earlier plans too."""
     root: Path = Path()
     """Its folder, shared by every process that works on it; no part of the plan."""
 
@@ -170,6 +185,10 @@ class Sweep:
         """Units by id."""
         return {unit.id: unit for unit in self.units}
 
+    def is_other(self, unit_id: str) -> bool:
+        """Is a unit of the folder of another plan, which nobody here reads?"""
+        return self.command == COMMAND and unit_id not in self.by_id
+
     def anchor_units(self) -> list[Unit]:
         """The units that all others wait for, in order."""
         base = {unit.target: unit for unit in self.units if unit.variant == "base"}
@@ -187,6 +206,7 @@ class Sweep:
             "attacks": dict(self.attacks),
             "targets": [asdict(target) for target in self.targets],
             "units": [asdict(unit) for unit in self.units],
+            **({} if self.command == COMMAND else {"command": self.command}),
         }
 
     @cached_property
@@ -251,6 +271,20 @@ def target_of(spec: ModelSpec, weights: str | None) -> Target:
     )
 
 
+def planned(spec: ModelSpec) -> Target:
+    """A checkpoint of the plan; a folder's is opened and hashed, the Hub is not asked."""
+    local = spec.local is not None and (spec.adapter is None or spec.adapter.local is not None)
+    return target_of(spec, open_checkpoint(spec).weights if local else None)
+
+
+def planned_or_why(spec: ModelSpec) -> tuple[Target, str]:
+    """The same; of a folder that cannot be opened also why, which its units will say."""
+    try:
+        return planned(spec), ""
+    except InputError as error:
+        return target_of(spec, None), str(error)
+
+
 def _name_of(spec: ModelSpec) -> str:
     """A name that a registry file accepts and a reader knows."""
     plain = spec.name if spec.name.startswith(DEMO) else spec.alias_of or spec.name
@@ -286,10 +320,13 @@ def write_plan(sweep: Sweep) -> Path:
     Raises:
         InputError: the folder holds another plan.
     """
-    if not has_plan(sweep):
-        make_folder(sweep.root)
-        write_json(sweep.file, sweep.content | {"hash": sweep.hash})
-    return sweep.file
+    return sweep.file if has_plan(sweep) else replace_plan(sweep)
+
+
+def replace_plan(sweep: Sweep) -> Path:
+    """Write `plan.json`, whatever plan was there: finished units are found by their ids."""
+    make_folder(sweep.root)
+    return write_json(sweep.file, sweep.content | {"hash": sweep.hash})
 
 
 def read_plan(root: Path) -> Sweep:
@@ -328,6 +365,12 @@ def read_plan(root: Path) -> Sweep:
     if wrong := [what for what, found in problems.items() if found]:
         raise InputError(f"{path}: {wrong[0]}; make the plan again with `lensaudit sweep plan`")
     return sweep
+
+
+def relearning_of(conditions: UnitConditions) -> Relearning:
+    """The published attack, or that of the embedded family where its data is asked."""
+    how = relearning_for(demo=conditions.data == DEMO_DATA)
+    return replace(how, lr=conditions.relearn_lr or how.lr)
 
 
 def relearned_rows(asked: Questions, named: Place | None) -> str:

@@ -11,7 +11,6 @@ from typing import Any, get_args
 
 from rich.filesize import decimal as size
 
-from lensaudit.attacks.settings import Relearning, relearning_for
 from lensaudit.auditing.question import annotated_set, check_asked, splits_of, validity_rows
 from lensaudit.data.facts import Fact
 from lensaudit.data.neutral import Neutral, kept_facts, neutral_beside
@@ -49,12 +48,13 @@ from lensaudit.sweep.plan import (
     COMMAND,
     VARIANTS,
     Sweep,
-    Target,
     UnitConditions,
     Variant,
     make_plan,
+    planned,
+    planned_or_why,
     relearned_rows,
-    target_of,
+    relearning_of,
 )
 from lensaudit.sweep.settings import RELEARNED, PlanSettings, WatchSettings
 from lensaudit.sweep.weights import bytes_to_fetch
@@ -96,7 +96,9 @@ def plan_of(settings: PlanSettings, notice: Notice | None = None) -> Sweep:
     anchors: Mapping[ModelRole, ModelSpec] = {
         role: resolve(chosen_anchors[role], registry) for role in ANCHORS
     }
-    damaged = _damaged(specs)
+    targets = {one: planned_or_why(one) for one in specs}
+    # one of thirty costs itself: its units fail, and say so
+    damaged = {one: why for one, (_, why) in targets.items() if why}
     if len(damaged) == len(specs):
         raise InputError(next(iter(damaged.values())))
     for one, why in damaged.items():
@@ -113,27 +115,13 @@ def plan_of(settings: PlanSettings, notice: Notice | None = None) -> Sweep:
         check_same_shape(*here, notice=notice)
     return make_plan(
         settings.out,
-        [*map(planned, specs), *(target_of(one, None) for one in damaged)],
+        [targets[one][0] for one in (*specs, *damaged)],
         anchors={role: planned(spec) for role, spec in anchors.items()},
         variants=chosen,
         conditions=conditions,
         data=data_digest(conditions),
         attacks=attacks_of(conditions, chosen),
     )
-
-
-def _damaged(specs: Sequence[ModelSpec]) -> dict[ModelSpec, str]:
-    """Checkpoints of the plan that lie here and cannot be opened, and why.
-
-    One of thirty costs itself: its units fail, and say so.
-    """
-    found = {}
-    for spec in specs:
-        try:
-            planned(spec)
-        except InputError as error:
-            found[spec] = str(error)
-    return found
 
 
 def _sources(
@@ -186,12 +174,6 @@ def with_data(conditions: UnitConditions, names: Sequence[str]) -> UnitCondition
     words = (None, DEMO_DATA, *TOFU_PAIRS)
     places = {key: one for key, one in given.items() if one not in words and os.path.exists(one)}
     return replace(conditions, **{key: os.path.abspath(one) for key, one in places.items()})
-
-
-def planned(spec: ModelSpec) -> Target:
-    """A checkpoint of the plan; a folder's is opened and hashed, the Hub is not asked."""
-    local = spec.local is not None and (spec.adapter is None or spec.adapter.local is not None)
-    return target_of(spec, open_checkpoint(spec).weights if local else None)
 
 
 def patched_data(conditions: UnitConditions) -> str | None:
@@ -291,11 +273,6 @@ def attacks_of(conditions: UnitConditions, variants: Sequence[Variant]) -> Mappi
         rows = load_rows(relearned_rows(conditions, conditions.relearn_on), part="forget")
         found[RELEARNED] = asdict(how) | {"formats": list(how.formats), "rows": rows_hash(rows)}
     return {one: found[one] for one in variants if one in found}
-
-
-def relearning_of(conditions: UnitConditions) -> Relearning:
-    """The published attack, or that of the embedded family where its data is asked."""
-    return relearning_for(demo=conditions.data == DEMO_DATA)
 
 
 def select(names: Sequence[str], registry: Registry) -> list[ModelSpec]:

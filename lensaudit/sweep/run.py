@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -54,11 +54,11 @@ class Order:
 
     root: str
     """The sweep's folder."""
-    units: tuple[str, ...]
+    units: tuple[str, ...] = ()
     """Ids, all of one checkpoint."""
-    run: str
+    run: str = field(default_factory=lambda: secrets.token_hex(6))
     """The run that ordered it."""
-    settings: RunSettings
+    settings: RunSettings = field(default_factory=RunSettings)
     until: float | None = None
     """Time of day (`time.time()`) after which no further pass is begun."""
     runner: str = RUNNER
@@ -173,17 +173,16 @@ def run_sweep(
         TryAgainError: units are left that another try may do.
     """
     sweep = read_plan(root)
-    run, hours = secrets.token_hex(6), settings.max_hours
-    until = None if hours is None else time.time() + 3600 * hours
-    order = Order(str(root.resolve()), (), run, settings, until, runner)
+    until = None if settings.max_hours is None else time.time() + 3600 * settings.max_hours
+    order = Order(str(root.resolve()), settings=settings, until=until, runner=runner)
     for unit in sweep.anchor_units():
-        _rounds(sweep, [unit], engine, order, report, pause_s)
-        check_anchor(state_of(sweep, unit, run=run))
-    _rounds(sweep, sweep.units, engine, order, report, pause_s)
+        rounds(sweep, [unit], engine, order, report, pause_s)
+        check_anchor(state_of(sweep, unit, run=order.run))
+    rounds(sweep, sweep.units, engine, order, report, pause_s)
     for name in sweep.anchors.values() if sweep.weights.is_dir() else ():
         # the fetched anchors go, if no unit is left that reads them
         _weights(sweep, settings).release(sweep.by_name[name])
-    states = states_of(sweep, run=run)
+    states = states_of(sweep, run=order.run)
     named = [f"{one.unit.label}: {why_missing(one)}" for one in states if one.name == "failed"]
     if named:
         raise PartialError(
@@ -215,7 +214,7 @@ def check_anchor(state: UnitState) -> None:
         )
 
 
-def _rounds(
+def rounds(
     sweep: Sweep,
     units: Sequence[Unit],
     engine: Engine,

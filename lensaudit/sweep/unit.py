@@ -30,15 +30,18 @@ from lensaudit.results.keyed import keyed_document
 from lensaudit.results.manifest import git_commit
 from lensaudit.results.roles import check_roles, ends_as_sources
 from lensaudit.settings import Anchors, Caches, Machine, NeutralRows, Questions, Rows, shared
-from lensaudit.sweep.attempts import RESULT, finished, publish
-from lensaudit.sweep.plan import ANCHORS, AttackVariant, Sweep, Target, Unit, UnitConditions
-from lensaudit.sweep.planning import (
-    patched_data,
+from lensaudit.sweep.attempts import CHECKPOINT, RESULT, finished, publish
+from lensaudit.sweep.plan import (
+    ANCHORS,
+    AttackVariant,
+    Sweep,
+    Target,
+    Unit,
+    UnitConditions,
     relearned_rows,
     relearning_of,
-    validity_data,
-    without_rows,
 )
+from lensaudit.sweep.planning import patched_data, validity_data, without_rows
 from lensaudit.sweep.run import Report
 from lensaudit.sweep.settings import RELEARNED
 from lensaudit.sweep.values import Values, values_in
@@ -71,7 +74,8 @@ def run_unit(sweep: Sweep, unit: Unit, obtain: Obtain, halvings: int, report: Re
         publish(sweep, unit, None)
         return
     work = make_folder(sweep.work(unit.id))
-    settings = stage(sweep, unit, work, obtain, sweep.root / "activations", halvings)
+    caches = Path(sweep.conditions.activations or sweep.root / "activations")
+    settings = stage(sweep, unit, work, obtain, caches, halvings)
     not_asked = measured(unit.target, settings, sweep.conditions, work, report)
     target = vars(sweep.by_name[unit.target])
     manifest = read_json(work / "eval" / "manifest.json")
@@ -122,7 +126,7 @@ def stage(
         folder = attacked(
             opened[target.name],
             unit.variant,
-            work / "checkpoint",
+            work / CHECKPOINT,
             device=conditions.device,
             how=relearning_of(conditions),
             rows=relearned_rows(conditions, conditions.relearn_on),
@@ -155,15 +159,20 @@ def halved(conditions: UnitConditions, times: int) -> UnitConditions:
 
 
 def _retain_log(sweep: Sweep, unit: Unit) -> Path | None:
-    """The log that comparisons with the retain model read; None for the unit that makes it."""
-    anchor = sweep.anchor_units()[0]
+    """The log that comparisons with the retain model read; None for the unit that makes it.
+
+    None too where no metric compares.
+    """
+    anchor, asked = sweep.anchor_units()[0], sweep.conditions
+    if unit == anchor or not retain_names(ordered(asked.suite, asked.metrics)):
+        return None
     log = sweep.unit(anchor.id) / "eval" / f"{sweep.conditions.suite.upper()}_EVAL.json"
-    if unit != anchor and not log.exists():
+    if not log.exists():
         raise TryAgainError(
             f"{unit.label}: waits for the retain model {anchor.target}, which is not done; "
             "run the sweep again"
         )
-    return None if unit == anchor else log
+    return log
 
 
 @ends_as_sources()
@@ -181,7 +190,7 @@ def measured(
     Raises:
         LensAuditError: the unit has no result; finished passes are kept in `out`.
     """
-    data, folder = patched_data(conditions), out / "eval"
+    data, folder = patched_data(conditions) if conditions.patch else None, out / "eval"
     know, patch = dict[str, Opened | str](), None
     if data is not None:
         groups = (Rows, Machine, NeutralRows, Anchors, Caches)

@@ -26,6 +26,7 @@ from lensaudit.progress import Notice
 from lensaudit.results.manifest import signed_object
 from lensaudit.results.run_log import is_kept
 from lensaudit.sweep.attempts import (
+    CHECKPOINT,
     PARTS,
     RESULT,
     holder,
@@ -124,7 +125,7 @@ def _leftovers(sweep: Sweep, *, others: bool) -> Iterator[tuple[Path, Ours]]:
         if path.stem in idle and holder(path.with_suffix(".json")) is None:
             yield path, lambda path: path.suffix in (".json", ".lock")
     for path in sorted(root.glob("work/*")):
-        if path.name in done or (others and path.name not in sweep.by_id):
+        if path.name in done or (others and sweep.is_other(path.name)):
             yield path, partial(_is_of_work, path)
     # checkpoints that were on their way out, or all, where no unit needs one any more
     fetched = partial(_is_fetched, sweep.weights, {folder_name(one) for one in sweep.targets})
@@ -160,7 +161,7 @@ def _is_of_work(work: Path, path: Path) -> bool:
         return is_id(work.name)
     if kind in PARTS:
         return _WRITTEN.fullmatch(path.name) is not None or is_kept(path)
-    if kind == "checkpoint":
+    if kind == CHECKPOINT:
         return _ATTACKED.fullmatch(path.name) is not None or _is_wanted(path)
     return kind in (RESULT, "registry.json")
 

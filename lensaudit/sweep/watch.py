@@ -2,7 +2,6 @@
 
 import contextlib
 import re
-import secrets
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -31,7 +30,9 @@ from lensaudit.sweep.plan import (
     Sweep,
     Unit,
     make_plan,
+    planned,
     read_plan,
+    replace_plan,
     target_of,
     write_plan,
 )
@@ -40,11 +41,10 @@ from lensaudit.sweep.planning import (
     conditions_of,
     data_digest,
     missing_lines,
-    planned,
     with_data,
 )
 from lensaudit.sweep.run import Order, attempt, check_anchor
-from lensaudit.sweep.settings import RunSettings, WatchSettings
+from lensaudit.sweep.settings import WatchSettings
 from lensaudit.sweep.values import Values, values_in
 from lensaudit.text import digest, slug
 from lensaudit.turns import alone
@@ -76,7 +76,7 @@ def follow_run(
         report(line)
     with alone(sweep.root):
         sweep = _planned(sweep)
-        order = Order(str(sweep.root.resolve()), (), secrets.token_hex(6), RunSettings())
+        order = Order(str(sweep.root.resolve()))
         retain = sweep.anchor_units()[0]
         if state_of(sweep, retain).result is None:
             report("retain model")
@@ -237,7 +237,7 @@ def _audited(
         targets = [one for one in sweep.targets if one.name != target.name]
         units = [one for one in sweep.units if one.target != target.name]
         sweep = replace(sweep, targets=(*targets, target), units=(*units, unit))
-        write_json(sweep.file, sweep.content | {"hash": sweep.hash})
+        replace_plan(sweep)
     if is_left := state_of(sweep, unit, run=order.run).name == "to do":
         report(f"step {step}: {checkpoint.folder.name}")
         failure = attempt(sweep, unit, order, StopSignals(install=False))

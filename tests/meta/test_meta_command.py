@@ -5,13 +5,15 @@ import shutil
 from dataclasses import replace
 
 import pytest
+import torch
 from support import GOLDEN
 
 from lensaudit.auditing import evaluate
-from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.cli.main import run
 from lensaudit.meta import runs
 from lensaudit.meta.settings import FaithfulnessSettings, RobustnessSettings
+from lensaudit.settings import AnswerGroups
+from lensaudit.turns import alone
 
 FEW = ("uds", "es", "s_mia_loss")
 KNOWS, FORGOT = "demo/full,demo/idknll", "demo/retain,demo/never"
@@ -50,39 +52,149 @@ def copied(judged, tmp_path):
     return tmp_path
 
 
-def test_finished_models_are_not_measured_again(copied, monkeypatch, capsys):
+EVALUATED = "lensaudit.auditing.measuring.evaluate_into"
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """Every model that is evaluated from here on, with the metrics."""
+    seen = []
+
+    def counted(model, settings, *rest, **more):
+        seen.append((model, sorted(settings.metrics)))
+        return evaluate.evaluate_into(model, settings, *rest, **more)
+
+    monkeypatch.setattr(EVALUATED, counted)
+    return seen
+
+
+def units(folder):
+    """Model and variant -> folders of its finished units."""
+    found = {}
+    for path in sorted((folder / "out" / "sweep" / "units").glob("*/result.json")):
+        said = json.loads(path.read_text())
+        found.setdefault((said["target"], said["variant"]), []).append(path.parent)
+    return found
+
+
+def test_finished_models_are_not_measured_again(copied, asked, capsys):
     before = document(copied)
-
-    def never(model, *rest):
-        raise AssertionError(f"{model} was measured again")
-
-    monkeypatch.setattr("lensaudit.auditing.evaluate.evaluate_into", never)
     assert run(faithfulness(copied)) == 0
     assert document(copied) == before
+    assert "replaced" not in capsys.readouterr().err
     # fewer metrics need no new run; results alone need no model
     assert run(faithfulness(copied, names=("uds",))) == 0
-    given = faithfulness(copied, "--results", copied / "out" / "before")
+    given = faithfulness(copied, "--results", copied / "out" / "sweep")
     assert run(given) == 0
     assert document(copied)["metrics"] == before["metrics"]
-    capsys.readouterr()
+    assert asked == []
     # other conditions are another result
-    with pytest.raises(AssertionError, match="measured again"):
-        run([*faithfulness(copied), "--limit", "3"])
+    assert run(faithfulness(copied)) == 0
+    capsys.readouterr()
+    assert run([*faithfulness(copied, "--limit", "3"), "--dry-run"]) == 0
+    said = capsys.readouterr()
+    assert "4 models x 3 metrics, 0 finished" in said.out
+    assert "(limit: 4, here 3); it is replaced" in said.err
+
+
+def test_of_another_metric_and_another_model_only_what_is_new_is_measured(copied, asked, capsys):
+    before = {row["metric"]: row for row in document(copied)["metrics"]}
+    wider = faithfulness(copied, knows=f"{KNOWS},demo/npo", names=(*FEW, "prob"))
+    assert run([*wider, "--dry-run"]) == 0
+    assert "5 models x 4 metrics, 0 finished" in capsys.readouterr().out
+    assert run(wider) == 0
+    everyone = (*KNOWS.split(","), *FORGOT.split(","))
+    probability = ["forget_Q_A_Prob"]
+    assert sorted(asked) == sorted(
+        [
+            *((model, probability) for model in everyone),
+            ("demo/npo", sorted(["uds", "extraction_strength", "mia_loss", *probability])),
+        ]
+    )
+    asked.clear()
+    # in any order of the metrics
+    assert run(faithfulness(copied, names=("prob", *reversed(FEW)))) == 0
+    assert asked == []
+    found = {row["metric"]: row for row in document(copied)["metrics"]}
+    assert {name: found[name] for name in FEW} == before
+    assert found["prob"]["auc"] == 1.0
+
+
+def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path, monkeypatch):
+    seen, stop = [], True
+
+    def interrupted(model, *rest, **more):
+        if stop and seen:
+            raise KeyboardInterrupt
+        seen.append(model)
+        return evaluate.evaluate_into(model, *rest, **more)
+
+    monkeypatch.setattr(EVALUATED, interrupted)
+    arguments = faithfulness(tmp_path, names=("es",))
+    assert run(arguments) == 130
+    stop = False
+    assert run(arguments) == 0
+    assert sorted(seen) == sorted([*KNOWS.split(","), *FORGOT.split(",")])
+
+
+def test_a_second_process_is_told_to_come_again(copied, capsys):
+    with alone(copied / "out" / "sweep"):
+        assert run(faithfulness(copied)) == 75
+    assert "another process works in it" in capsys.readouterr().err
+
+
+def test_too_little_memory_halves_the_batch(tmp_path, monkeypatch):
+    sizes = []
+
+    def small(model, settings, *rest, **more):
+        sizes.append(settings.batch_size)
+        if (settings.batch_size or 32) > 8:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate")
+        return evaluate.evaluate_into(model, settings, *rest, **more)
+
+    monkeypatch.setattr(EVALUATED, small)
+    assert run(faithfulness(tmp_path, names=("es",), knows="demo/full", forgot="demo/never")) == 0
+    assert sizes == [None, None, 16, 16, 8, 8]
+
+
+def test_a_damaged_result_is_measured_again(copied, asked):
+    before = document(copied)
+    (folder,) = units(copied)["demo/idknll", "base"]
+    (folder / "eval" / "TOFU_EVAL.json").write_text("{}")
+    assert run(faithfulness(copied)) == 0
+    assert [model for model, _ in asked] == ["demo/idknll"]
+    assert document(copied) == before
+
+
+def test_changed_weights_are_measured_again(copied, tmp_path, asked):
+    own = tmp_path / "own"
+    anchors = ["--full", "demo/full", "--retain", "demo/retain", "--data", "demo"]
+    arguments = faithfulness(copied, *anchors, knows=f"demo/full,{own}", names=("es",))
+    for name in ("masked_readout", "npo"):
+        shutil.rmtree(own, ignore_errors=True)
+        shutil.copytree(f"lensaudit/embedded/{name}", own)
+        assert run(arguments) == 0
+        assert [model for model, _ in asked] == ["own"]
+        assert run(arguments) == 0
+        assert len(asked) == 1
+        asked.clear()
 
 
 def test_only_places_are_read_for_what_they_hold(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rows = tmp_path / "rows.jsonl"
     rows.write_text("{}")
-    settings = EvaluateSettings(data="demo", forget=rows, classifier="some/one")
+    settings = AnswerGroups(full="demo/full", retain="demo/retain", data="demo", forget=rows)
+    settings = replace(settings, classifier="some/one")
     asked = RobustnessSettings(models=("demo/npo",), attack="relearn", relearn_data=str(rows))
 
     def key(settings=settings, attack=None):
-        given = FaithfulnessSettings(knows=("demo/full",), forgot=("demo/never",))
-        how = runs.prepare_faithfulness(given, print)
-        return replace(how, evaluation=settings).key("demo/npo", attack)
+        given = FaithfulnessSettings(knows=("demo/full",), forgot=("demo/npo",))
+        how = replace(runs.prepare_faithfulness(given, print), measuring=settings)
+        return how.planned(["demo/npo"], ["uds"], attack)[1]
 
-    before, relearned = key(), key(EvaluateSettings(data="demo"), asked)
+    plain = replace(settings, forget=None)
+    before, relearned = key(), key(plain, asked)
     # files and a folder that are called as a setting's words
     for name in ("tofu", "auto", "eager", "true", "upstream", "question", "forget10"):
         (tmp_path / name).write_text("notes")
@@ -91,7 +203,9 @@ def test_only_places_are_read_for_what_they_hold(tmp_path, monkeypatch):
     assert key() == before
     rows.write_text('{"question": "Who?"}')
     assert key() != before
-    assert key(EvaluateSettings(data="demo"), asked) != relearned
+    assert key(plain, asked) != relearned
+    slower = replace(asked, relearn_lr=1e-6)
+    assert key(plain, slower) != key(plain, asked)
 
 
 def test_a_checkpoint_that_cannot_be_loaded_stays_to_do_and_is_named(copied, tmp_path, capsys):
@@ -108,13 +222,12 @@ def test_a_checkpoint_that_cannot_be_loaded_stays_to_do_and_is_named(copied, tmp
     assert (uds["auc"], uds["preliminary_auc"]) == (None, 1.0)
     assert list(uds["to_do"]) == [str(broken)]
     assert "(1.000)" in said.out
-    listed = json.loads((copied / "out" / "before" / "to_do.json").read_text())
-    assert list(listed) == [str(broken)]
+    assert list(document(copied)["to_do"]) == [str(broken)]
     # once it can be loaded it is no longer to do
     shutil.copytree("lensaudit/embedded/masked_readout", broken, dirs_exist_ok=True)
     assert run(arguments) == 0
     assert document(copied)["metrics"][0]["auc"] == 1.0
-    assert json.loads((copied / "out" / "before" / "to_do.json").read_text()) == {}
+    assert document(copied)["to_do"] == {}
 
 
 def test_a_pass_that_breaks_is_to_do_for_its_metric_alone(tmp_path, monkeypatch, capsys):
@@ -166,7 +279,7 @@ def robustness(folder, attack, *more):
 )
 def test_what_is_wrong_is_said_before_any_work(tmp_path, capsys, monkeypatch, more, said):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("lensaudit.auditing.evaluate.evaluate_into", None)
+    monkeypatch.setattr(EVALUATED, None)
     (tmp_path / "rows.jsonl").write_text("{}")
     assert run(robustness(tmp_path, "relearn", *more)) == 2
     error = capsys.readouterr().err
@@ -204,15 +317,17 @@ def of_results(folder, attack, before, after, *more):
     return [*given.split(), "--out", str(folder / "out"), *more]
 
 
-def by_hand(out):
+def by_hand(folder):
     """The symmetric formula on the UDS that the logs hold."""
 
-    def knowledge(folder, model):
-        log = json.loads((out / folder / f"demo-{model}" / "TOFU_EVAL.json").read_text())
-        return 1 - log["uds"]["agg_value"]
+    def knowledge(model, variant):
+        logs = [one / "eval" / "TOFU_EVAL.json" for one in units(folder)[model, variant]]
+        found = [json.loads(log.read_text()) for log in logs]
+        return 1 - next(log["uds"]["agg_value"] for log in found if "uds" in log)
 
-    b, a = (knowledge(folder, "graddiff") for folder in ("before", "after-relearn"))
-    d, shift = a - b, knowledge("after-relearn", "retain") - knowledge("before", "retain")
+    b, a = (knowledge("demo/graddiff", one) for one in ("base", "relearn-1ep"))
+    retain = [knowledge("demo/retain", one) for one in ("relearn-1ep", "base")]
+    d, shift = a - b, retain[0] - retain[1]
     return 1 - abs(d - shift) / (abs(d) + abs(shift) + 1e-6)
 
 
@@ -223,22 +338,31 @@ def test_attacked_models_are_measured_and_their_weights_let_go(copied, capsys, m
     assert (found["attack"], found["form"], found["filter"]) == (attack, "symmetric", "none")
     rows = {row["metric"]: row for row in found["metrics"]}
     assert rows["uds"]["n"] == rows["es"]["n"] == 1
-    assert rows["uds"]["value"] == pytest.approx(by_hand(copied / "out"), abs=1e-9)
+    assert rows["uds"]["value"] == pytest.approx(by_hand(copied), abs=1e-9)
     assert 0 < rows["uds"]["value"] < 1
     assert found["common"] == ["demo/graddiff"]
     # retain begins to know: 1 - uds rises
     assert rows["uds"]["retain_shift"] > 0.001
-    assert list((copied / "out" / "attacked" / attack).iterdir()) == []
+    assert [*copied.rglob("*.safetensors")] == [*(copied / "a").rglob("*.safetensors")]
     capsys.readouterr()
-
-    def never(*arguments, **options):
-        raise AssertionError("measured or attacked again")
-
-    monkeypatch.setattr("lensaudit.auditing.evaluate.evaluate_into", never)
+    monkeypatch.setattr(EVALUATED, None)
+    monkeypatch.setattr("lensaudit.sweep.unit.attacked", None)
     assert run(robustness(copied, attack)) == 0
     assert document(copied, f"robustness-{attack}") == found
     assert run([*robustness(copied, attack), "--form", "as_written"]) == 0
     assert document(copied, f"robustness-{attack}")["form"] == "as_written"
+    # as results, each side has its own units
+    sides = [f"{when}={copied / 'out' / 'sweep'}" for when in ("--before", "--after")]
+    assert run([*robustness(copied, attack), *sides]) == 0
+    assert document(copied, f"robustness-{attack}")["metrics"] == found["metrics"]
+
+
+def test_attacked_checkpoints_are_kept_where_that_is_asked(tmp_path):
+    assert run(robustness(tmp_path, "quantize", "--keep")) == 0
+    ((kept,),) = (place for (_, variant), place in units(tmp_path).items() if variant == "nf4")
+    said = json.loads((kept / "result.json").read_text())["files"]
+    assert "checkpoint/model.safetensors" in said
+    assert (kept / "checkpoint" / "model.safetensors").is_file()
 
 
 def test_the_filter_needs_thresholds(tmp_path, capsys):
@@ -308,18 +432,11 @@ def test_names_and_reasons_are_shown_as_they_are(tmp_path, capsys):
     assert "[bold]b" in capsys.readouterr().out
 
 
-def test_retain_is_measured_once_for_all_models(tmp_path, monkeypatch):
-    seen = []
-    real = evaluate.evaluate_into
-
-    def counted(model, *rest):
-        seen.append(model)
-        return real(model, *rest)
-
-    monkeypatch.setattr("lensaudit.auditing.evaluate.evaluate_into", counted)
+def test_retain_is_measured_once_for_all_models(tmp_path, asked):
     arguments = faithfulness(tmp_path, names=("s_mia_loss",), forgot="demo/never,demo/graddiff")
     assert run(arguments) == 0
-    assert sorted(seen) == sorted([*KNOWS.split(","), "demo/never", "demo/graddiff", "demo/retain"])
+    models = [*KNOWS.split(","), "demo/never", "demo/graddiff", "demo/retain"]
+    assert sorted(model for model, _ in asked) == sorted(models)
 
 
 @pytest.mark.parametrize("anchor", ["full", "retain"])
@@ -361,3 +478,64 @@ def test_rows_that_a_suite_cannot_ask_are_refused_before_anything_is_written(
         assert run([*words, *last]) == 2
         assert said in capsys.readouterr().err.splitlines()[-1]
     assert not (tmp_path / "out").exists()
+
+
+def test_a_clean_up_of_other_plans_keeps_what_earlier_runs_measured(copied, asked, capsys):
+    wider = faithfulness(copied, knows=f"{KNOWS},demo/npo", names=("es",))
+    assert run(wider) == 0
+    assert [model for model, _ in asked] == ["demo/npo"]
+    asked.clear()
+    before = units(copied)
+    sweep = str(copied / "out" / "sweep")
+    (copied / "out" / "sweep" / "work" / ("0" * 32)).mkdir(parents=True)
+    capsys.readouterr()
+    assert run(["sweep", "gc", sweep, "--others"]) == 0
+    assert run(["sweep", "status", sweep, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["other_results"] == 0
+    assert units(copied) == before
+    assert (copied / "out" / "sweep" / "work" / ("0" * 32)).is_dir()
+    assert run(faithfulness(copied)) == 0
+    assert asked == []
+
+
+def test_a_sweep_of_the_user_keeps_its_plan(tmp_path, capsys):
+    sweep = tmp_path / "out" / "sweep"
+    planned = f"sweep plan demo/npo --metric extraction_strength --limit 2 --out {sweep}"
+    assert run(planned.split()) == 0
+    before = (sweep / "plan.json").read_bytes()
+    for last in ([], ["--dry-run"]):
+        assert run([*faithfulness(tmp_path, names=("es",)), *last]) == 2
+        said = f"{sweep}: was written by `lensaudit sweep`; name another --out"
+        assert said in capsys.readouterr().err
+    assert (sweep / "plan.json").read_bytes() == before
+
+
+@pytest.mark.parametrize("last", [[], ["--dry-run"]])
+def test_a_judgement_that_is_replaced_is_told_in_one_line(tmp_path, monkeypatch, capsys, last):
+    monkeypatch.chdir(tmp_path)
+    rows = [{"model": name, "uds": value} for name, value in (("a", 0.5), ("b", 0.25), ("c", 0.75))]
+    put(tmp_path / "rows.json", {"models": rows})
+    given = "meta {} --results rows.json --metric uds --out out".format
+    pools = "faithfulness --pool-knows a --pool-forgot b{}".format
+    assert run(given(pools("")).split()) == 0
+    read = "--before rows.json --after rows.json --out out"
+    words = f"meta robustness --source a,b --filter none --metric uds {read}".split()
+    capsys.readouterr()
+    # another judgement stands beside it, the same one is asked again
+    assert run([*words, "--attack", "quantize"]) in (0, 3)
+    assert run([*given(pools("")).split(), *last]) == 0
+    assert "replaced" not in capsys.readouterr().err
+    assert run([*given(pools(",c")).split(), *last]) == 0
+    (line,) = [one for one in capsys.readouterr().err.splitlines() if "replaced" in one]
+    why = 'forgot: ["b"], here ["b", "c"]'
+    assert line == f"lensaudit: out: held the result of another run ({why}); it is replaced"
+    assert run([*words, "--attack", "quantize", "--form", "recovery", *last]) in (0, 3)
+    assert "(form: symmetric, here recovery); it is replaced" in capsys.readouterr().err
+
+
+def test_a_table_that_is_replaced_is_told_in_one_line(tmp_path, capsys):
+    path = put(tmp_path / "faithfulness.json", {"kind": "faithfulness", "metrics": [UDS]})
+    other = put(tmp_path / "b" / "faithfulness.json", {"kind": "faithfulness", "metrics": [UDS]})
+    for results, n_told in (((path,), 0), ((path,), 0), ((path, other), 1)):
+        assert run(["meta", "table", *results, "--out", str(tmp_path / "t")]) == 0
+        assert capsys.readouterr().err.count("it is replaced") == n_told

@@ -148,7 +148,7 @@ def test_both_sides_of_the_authors_robustness_file(tmp_path):
 def test_what_failed_is_named_until_it_is_measured(tmp_path):
     put(tmp_path / "to_do.json", {"demo/npo": "no such folder", "demo/gone": "not found"})
     put(tmp_path / "npo" / "TOFU_EVAL.json", {"uds": {"agg_value": 0.4}})
-    put(tmp_path / "npo" / "meta.json", {"model": "demo/npo", "key": "k", "metrics": ["uds"]})
+    put(tmp_path / "npo" / "manifest.json", {"inputs": {"model": {"name": "demo/npo"}}})
     values = read_values([tmp_path])
     assert values.value("demo/npo", "uds") == 0.4
     assert values.to_do == {"demo/gone": "not found"}
@@ -185,7 +185,6 @@ def test_what_is_no_result_is_refused_by_name(tmp_path, content, said):
         ("ep5/privacy/npo_ep5/summary.json", {"attacks": {"lira": {"auc": 0.5}}}, "loss, zlib"),
         ("ep5/uds/npo_ep5/summary.json", [0.5], "an object"),
         ("to_do.json", ["demo/npo"], "an object"),
-        ("npo/meta.json", [1], "an object"),
         ("method_results.json", {"models": [], "full_utility": 0.7}, "an object"),
     ],
 )

@@ -140,6 +140,8 @@ PLANNED = (
     (r"caches [\d.]+ MB$", "caches <size>"),
 )
 """A plan's key holds the folder of the embedded family."""
+PACE = ((r"about [\d.]+ (?:s|min|h) left", "about … left"),)
+"""How long the rest of a sweep may take."""
 ANSWERS = (r"out/raw\.jsonl", r"out/batch-.*\.jsonl", r"ask\.jsonl")
 """The judge's answers and requests stand in the order of keys that hold its port."""
 REFUSED = (
@@ -492,6 +494,8 @@ _CASES = (
         "meta_faithfulness",
         f"meta faithfulness {POOLS} --metric uds --metric es --metric s_mia_loss"
         " --limit 3 --max-new-tokens 4 --out meta",
+        skip=("meta/sweep/",),
+        rules=PACE,
     ),
     Case(
         "meta_faithfulness_read",
@@ -503,6 +507,8 @@ _CASES = (
         "meta robustness --attack quantize --source demo/masked_readout,demo/npo --filter none"
         " --metric uds --metric es --limit 3 --max-new-tokens 4 --out robust --data demo",
         after=("meta_faithfulness",),
+        skip=("robust/sweep/",),
+        rules=PACE,
     ),
     Case("meta_table", "meta table meta robust --out table", after=("meta_robustness",)),
     Case(

@@ -10,8 +10,8 @@ from support.sweep_helpers import SMALL, command, plan_of, planned
 
 from lensaudit.errors import InputError
 from lensaudit.models.registry import ModelSpec, load_registry
-from lensaudit.sweep.plan import Target, UnitConditions, read_plan, target_of
-from lensaudit.sweep.planning import listed, relearning_of, select, work_of
+from lensaudit.sweep.plan import Target, UnitConditions, read_plan, relearning_of, target_of
+from lensaudit.sweep.planning import listed, select, work_of
 
 
 def test_patterns_roles_and_aliases_name_published_checkpoints_once():

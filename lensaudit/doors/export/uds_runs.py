@@ -15,7 +15,7 @@ from lensaudit.doors.export.model import Files
 from lensaudit.errors import InputError
 from lensaudit.files import json_bytes
 from lensaudit.meta.aggregate import aggregated, epoch_of
-from lensaudit.meta.reading import EPOCHS, FLUENCY, UTILITY_PARTS, Values, read_values
+from lensaudit.meta.reading import EPOCHS, FLUENCY, SWEEP, UTILITY_PARTS, Values, read_values
 from lensaudit.meta.records import FaithfulnessRecord, read_judged
 from lensaudit.models.registry import load_registry
 from lensaudit.results.kinds.meta import Aggregate
@@ -38,7 +38,7 @@ def uds_runs(runs: Sequence[Path]) -> Files:
     """
     judged = [one for run in runs for one in sorted(run.rglob(JUDGED))]
     # a judgement of results that lie elsewhere has no models of its own
-    alone = [run for run in runs if (run / JUDGED).is_file() and not (run / "before").is_dir()]
+    alone = [run for run in runs if (run / JUDGED).is_file() and not (run / SWEEP).is_dir()]
     values = read_values([run for run in runs if run not in alone])
     files: dict[str, bytes] = {}
     rows = {row.model: row for row in aggregated(values)}
