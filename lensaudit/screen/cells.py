@@ -5,9 +5,12 @@ Names come from anybody's folders and files: control characters never reach the 
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lensaudit.files import printable
+
+if TYPE_CHECKING:
+    from lensaudit.results.kinds.eval import EvaluationResult
 
 BLOCKS = "_▁▂▃▄▅▆▇█"
 
@@ -84,3 +87,12 @@ def profile(values: Sequence[float | None], top: float) -> str:
         "·" if v is None else BLOCKS[round(scale * min(1.0, max(0.0, v / top if top else 0.0)))]
         for v in values
     )
+
+
+def told_apart(found: "EvaluationResult") -> Iterator[str]:
+    """Of every attack, whether it tells forgotten people from people who were never seen."""
+    from lensaudit.results.reading import part  # `models` lists names without it
+
+    for name, entry in sorted(found.entries.items()):
+        if says := part(entry.details, "betrayal").get("says"):
+            yield printable(f"{name}: {says}")
