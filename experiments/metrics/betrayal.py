@@ -4,7 +4,7 @@ Question: of the embedded family, which models tell the forgotten people from pe
           saw, by which attack, and is it those that erase most? And how often does the test find
           something where nothing is: 200 worlds of other people, asked of `demo/retain`?
 Command:  python -m experiments.metrics.betrayal
-Takes:    half an hour of one core. Goes on where it was; --show only prints the tables of the rows.
+Takes:    a quarter of an hour of one core; goes on where it was. --show only prints the tables.
 Expected: the tables of docs/evidence/betrayal.md.
 Writes:   rows.csv (a score a row, model and attack), depth.csv and worlds.csv under --rows.
 """
@@ -24,6 +24,7 @@ from lensaudit.metrics.betrayal import betrayal, exchange_p
 from lensaudit.scores.areas import clustered_auc_limits
 from lensaudit.scores.intervals import share_of
 from lensaudit.scores.stats import spearman
+from lensaudit.verdict.thresholds import ALPHA
 from tools.demo_family.world import make_world
 
 MODELS = (
@@ -192,18 +193,21 @@ def tables(rows: Path) -> Iterator[str]:
         says = own["says"].partition(" (p")[0]
         yield f"| {one} | {deep} | {area_text(own)} | {p_text(own['p'])} | {says} | {beside} |"
     yield ""
-    yield f"| model | {' | '.join(ATTACKS[1:])} | loss less full's |"
-    yield f"|{'---|' * (len(ATTACKS) + 1)}"
+    yield f"| model | {' | '.join(ATTACKS[1:])} | loss less full's | privleak |"
+    yield f"|{'---|' * (len(ATTACKS) + 2)}"
+    never = found["retain"]["min_k"]["area"]
     for one in order:
         cells = [found[one].get(name) for name in (*ATTACKS[1:], "full")]
         told = [f"{cell['area']:.2f}, {p_text(cell['p'])}" if cell else "–" for cell in cells]
-        yield f"| {one} | {' | '.join(told)} |"
+        leak = 100 * (never - found[one]["min_k"]["area"]) / (1 - never)
+        yield f"| {one} | {' | '.join(told)} | {leak:.0f} |"
     yield ""
     unlearned = [one for one in order if one in depth and one != "never"]
     for name, what in (("loss", "the loss"), ("retain", "the loss less retain's")):
         loud = [0.5 - found[one][name]["area"] for one in unlearned]
         known = spearman([float(depth[one]["uds"]) for one in unlearned], loud)
-        yield f"Rank correlation of UDS and .5 less the area, {what}: {known:.2f} ({len(loud)})."
+        if known is not None:
+            yield f"Rank correlation of UDS and .5 less the area, {what}: {known:.2f}."
     yield ""
     drawn = kept(rows / "worlds.csv")
     yield f"| {len(drawn)} worlds | p <= .01 | p <= .05 | p <= .10 |"
@@ -217,20 +221,46 @@ def tables(rows: Path) -> Iterator[str]:
         told = "never's loss less retain's" if name == "beside" else f"retain, {name}"
         yield f"| {told} | {' | '.join(cells)} |"
     yield ""
-    for one in NOT_MADE:
+    for one in (*(one for one in MODELS if one not in order), *NOT_MADE):
         yield f"Not made: {one}."
+
+
+def draw(rows: Path, picture: Path) -> None:
+    """Depth against the area of the loss, with limits."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    matplotlib.rcParams["svg.hashsalt"] = "betrayal"
+    import matplotlib.pyplot as plt
+
+    texts = kept(rows / "rows.csv")
+    figure, axes = plt.subplots(figsize=(7, 4.2))
+    for one in kept(rows / "depth.csv"):
+        own, uds = by_attack(texts, one["model"], "loss"), float(one["uds"])
+        axes.plot([uds, uds], own["ends"], color="C0", lw=1)
+        axes.plot([float(one["low"]), float(one["high"])], [own["area"]] * 2, color="C0", lw=1)
+        axes.plot(uds, own["area"], "o" if own["p"] <= ALPHA else "s", color="C0")
+        axes.annotate(one["model"], (uds, own["area"]), xytext=(5, 5), textcoords="offset points")
+    axes.axhline(0.5, color="0.6", lw=1)
+    axes.set(xlim=(-0.05, 1.05), ylim=(0, 1), xlabel="UDS: 0 held as by full, 1 erased")
+    axes.set_ylabel("area, loss: 1 treated as seen, 0 shouts")
+    figure.tight_layout()
+    figure.savefig(picture, metadata={"Date": None})
 
 
 @click.command()
 @click.option("--rows", type=click.Path(path_type=Path), default=Path("benchmarks/betrayal"))
 @click.option("--out", type=click.Path(path_type=Path), default=Path("experiments/out/betrayal"))
+@click.option("--picture", type=click.Path(path_type=Path), help="Draw depth against area too.")
 @click.option("--show", is_flag=True, help="Only print the tables.")
-def main(rows: Path, out: Path, show: bool) -> None:
+def main(rows: Path, out: Path, picture: Path | None, show: bool) -> None:
     """Make what is missing, print the tables."""
     if not show:
         make(rows, out)
     for line in tables(rows):
         click.echo(line)
+    if picture is not None:
+        draw(rows, picture)
 
 
 if __name__ == "__main__":

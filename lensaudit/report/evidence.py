@@ -385,7 +385,8 @@ def _metric(column: TableColumn, model: PageModel) -> Cell | None:
     """Cell of the first metric of a column that has a value."""
     for name in column.metrics:
         value, low, high, n, _, why, *told = model.metrics.get(name) or (None,) * 6
-        if value is not None:
+        # an attack that was not held against never-seen people tells nothing of them
+        if value is not None and (told or column.id != "betrayal"):
             number = Estimate(value, low, high, n or None, why)
             return Cell(
                 hundredths(value),

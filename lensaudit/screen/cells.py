@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from lensaudit.files import printable
+from lensaudit.groups import grouped
 
 if TYPE_CHECKING:
     from lensaudit.results.kinds.eval import EvaluationResult
@@ -93,6 +94,8 @@ def told_apart(found: "EvaluationResult") -> Iterator[str]:
     """Of every attack, whether it tells forgotten people from people who were never seen."""
     from lensaudit.results.reading import part  # `models` lists names without it
 
-    for name, entry in sorted(found.entries.items()):
-        if says := part(entry.details, "betrayal").get("says"):
-            yield printable(f"{name}: {says}")
+    entries = sorted(found.entries.items())
+    told = ((str(part(one.details, "betrayal").get("says", "")), name) for name, one in entries)
+    for says, names in grouped(told).items():
+        if says:
+            yield printable(f"{', '.join(names)}: {says}")
