@@ -390,7 +390,7 @@ def _metric(column: TableColumn, model: PageModel) -> Cell | None:
             number = Estimate(value, low, high, n or None, why)
             return Cell(
                 hundredths(value),
-                (*limits(number), *told),
+                (*limits(number), *map(str, told)),
                 value,
                 title=f"{name}: {column.help}",
             )

@@ -109,6 +109,17 @@ def test_betrayal_is_at_most_what_the_policy_says_either_way(folder, area, ends,
         assert gate(judged, Policy(max_betrayal=0.75, rows_as_authors=True)).passed
 
 
+def test_the_terminal_says_it_beside_the_verdict(folder, capsys):
+    assert run(["verdict", str(folder.parent)]) == 0
+    before = capsys.readouterr().out.splitlines()
+    attacked(folder, 0.2, [0.1, 0.4], p=0.003, says="told apart from never seen: shouts (p 0.003)")
+    assert run(["verdict", str(folder.parent)]) == 0
+    after = capsys.readouterr().out.splitlines()
+    line = "  beside it, mia_loss: told apart from never seen: shouts (p 0.003)"
+    assert [one for one in after if one not in before] == [line]
+    assert [one for one in before if one not in after] == []
+
+
 def test_answers_to_other_rows_are_not_compared(folder):
     evaluated(folder, "source", retain_Q_A_Prob=0.97)
     evaluated(folder, "full", rows="others", retain_Q_A_Prob=0.98)
