@@ -16,7 +16,7 @@ from pydantic import Field
 from lensaudit.errors import InputError
 from lensaudit.files import read_text
 from lensaudit.results.locate import LeftOut
-from lensaudit.results.reading import Flag, Length, Share, Whole, checked
+from lensaudit.results.reading import Flag, Length, Share, Whole, checked, part
 from lensaudit.settings import Place
 from lensaudit.verdict.collect import Model, Verdicts
 from lensaudit.verdict.decide import Code, Evidence
@@ -41,6 +41,9 @@ class Policy:
     """Most of what `full` says beyond `retain` that it may say, by its upper limit."""
     max_collateral: Share | None = None
     """Greatest depth of facts to keep, by its upper limit."""
+    max_betrayal: Share | None = None
+    """Greatest area, either way, between forgotten people and people who were never seen, of every
+    membership attack that was measured, by its limits; .5 tells nothing."""
     utility_at_least: Length | None = None
     """Share of `full`'s model utility that is left, or of what it says of rows to keep."""
     allow_unreviewed: Flag = False
@@ -127,6 +130,8 @@ def _reasons(model: Model, one: Evidence, policy: Policy) -> Iterator[str]:
             yield f"{VIEWS[name].title if name in VIEWS else name}: {said}"
     yield from _rows(one, policy)
     yield from _limits(one, policy)
+    most = policy.max_betrayal
+    yield from () if most is None else _betrayal(model, policy, most)
     least = policy.utility_at_least
     if least is not None and not model.keeps:
         yield f"utility_at_least: what {model.source} keeps was not measured beside full"
@@ -153,6 +158,23 @@ def _rows(one: Evidence, policy: Policy) -> Iterator[str]:
         yield f"{stream.n_never} never-trained models, wanted {policy.min_never_trained}"
     if (n := run.spans.get("rule")) and not policy.allow_unreviewed:
         yield f"{n} of {run.n} spans by rule, not reviewed"
+
+
+def _betrayal(model: Model, policy: Policy, most: float) -> Iterator[str]:
+    """Attacks that may tell forgotten people from never-seen ones, or that were not measured."""
+    every = (pair for run in model.evals for pair in run.entries.items())
+    tested = [(name, one, part(one.details, "betrayal")) for name, one in every]
+    if not any(told for _, _, told in tested):
+        yield "max_betrayal: not measured; `lensaudit eval --holdout` does"
+    for name, one, told in tested:
+        lacks = (
+            (told.get("p") is None and told.get("says", "it has no p"))
+            or (not policy.rows_as_authors and one.assumes)
+            or (one.ends is None and (one.why or "no interval"))
+        )
+        far = max(one.most, 1 - one.least)
+        if told and (lacks or not far <= most):
+            yield f"max_betrayal: {name}: {lacks or f'area up to {far:.2f}, at most {most:g}'}"
 
 
 def _limits(one: Evidence, policy: Policy) -> Iterator[str]:

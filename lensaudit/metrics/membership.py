@@ -2,7 +2,8 @@
 
 Every attack gives each text a score that is higher for less likely members; the value is
 P(score of a holdout text > score of a forget text) + P(equal) / 2: near 1 while the forget set is
-memorised, 0.5 where the two cannot be told apart, near 0 after over-unlearning.
+memorised, 0.5 where the two cannot be told apart, near 0 after over-unlearning. Beside it,
+`betrayal` says how likely such a value is of a model that treats both sides alike.
 """
 
 import math
@@ -15,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lensaudit.groups import unit_of
+from lensaudit.metrics.betrayal import betrayal
 from lensaudit.metrics.options import Choice
 from lensaudit.metrics.registry import (
     NO_CONTENT,
@@ -50,12 +52,13 @@ def separation(attack: MetricResult, groups: GroupsBySide = ()) -> MetricResult:
         for side in ("holdout", "forget")
     )
     value = auc(higher, lower)
-    found = replace(attack, value=value, details={"auc": value})
     members = authors_of(attack.parts["forget"].records, groups, 0)
     strangers = authors_of(attack.parts["holdout"].records, groups, 1)
     limits = clustered_auc_limits(
         higher, lower, strangers, members, unit=unit_of([*members, *strangers])
     )
+    exchanged = betrayal(higher, lower, strangers, members, limits)
+    found = replace(attack, value=value, details={"auc": value, "betrayal": exchanged})
     return with_limits(found, limits, [*members, *strangers])
 
 
@@ -106,6 +109,12 @@ def min_k_plus_plus_attack(context: MetricContext) -> MetricResult:
     return _attacked_content(context, standardised)
 
 
+@metric("mia_entropy", source="arXiv:2003.10595 (prediction entropy)", on_request=True, **_both())
+def entropy_attack(context: MetricContext) -> MetricResult:
+    """Score: mean entropy of the next-token distributions, nats, the end token's included."""
+    return _attacked(context, lambda trace, read, idx: -float(trace.mean.mean()))
+
+
 @metric("mia_gradnorm", source=f"arXiv:2402.17012; {UPSTREAM}gradnorm.py", **_both("gradient"))
 def gradnorm_attack(context: MetricContext) -> MetricResult:
     """Score: mean over parameter tensors of the gradient's 2-norm, one text at a time."""
@@ -122,7 +131,10 @@ def gradnorm_attack(context: MetricContext) -> MetricResult:
     muse=(*_both()["muse"], *_both("reference")["muse"]),
 )
 def reference_attack(context: MetricContext) -> MetricResult:
-    """Score: loss minus the loss of a reference model on the same text."""
+    """Score: loss minus the loss of a reference model on the same text.
+
+    With the model before unlearning as reference it is the change of loss.
+    """
     base = {read.split: context.passes.measured(read).rows for read in context.reads[2:]}
 
     def score(trace: Trace, read: Read, idx: int) -> float:

@@ -137,6 +137,16 @@ COLUMNS = (
         ("ablate",),
     ),
     TableColumn(
+        "betrayal",
+        "told apart",
+        "area of forgotten against never-seen people by the loss of their answers: near 1 they are "
+        "still treated as seen, near 0 told apart from never seen, .5 neither; it changes no "
+        "verdict",
+        "",
+        "eval --holdout FILE",
+        metrics=("mia_loss",),
+    ),
+    TableColumn(
         "keeps",
         "keeps",
         "what it can still do: model utility, or the probability of answers to keep",
@@ -374,16 +384,22 @@ def limits(one: Estimate) -> tuple[str, ...]:
 def _metric(column: TableColumn, model: PageModel) -> Cell | None:
     """Cell of the first metric of a column that has a value."""
     for name in column.metrics:
-        value, low, high, n, _, why = model.metrics.get(name) or (None,) * 6
-        if value is not None:
+        value, low, high, n, _, why, *told = model.metrics.get(name) or (None,) * 6
+        # an attack that was not held against never-seen people tells nothing of them
+        if value is not None and (told or column.id != "betrayal"):
             number = Estimate(value, low, high, n or None, why)
-            return Cell(hundredths(value), limits(number), value, title=f"{name}: {column.help}")
+            return Cell(
+                hundredths(value),
+                (*limits(number), *map(str, told)),
+                value,
+                title=f"{name}: {column.help}",
+            )
     return None
 
 
 def _beside_full(model: PageModel, first: Keeps, *others: Keeps) -> Cell:
     """What a model keeps of what `full` has, of the metrics that both have on the same rows."""
-    _, low, high, n, _, why = model.metrics[first.metric]
+    _, low, high, n, _, why, *_ = model.metrics[first.metric]
     number = limits(Estimate(first.own, low, high, n or None, why))
     beside = (f"of {hundredths(first.full)} in full", *number, *(one.told for one in others))
     return Cell(hundredths(first.own), beside, first.own, title=first.told)

@@ -63,7 +63,7 @@ class PageModel:
     epoch: str | None
     role: str | None
     metrics: Mapping[str, list[Any]]
-    """Name -> value, low, high, scored, unscored, reason."""
+    """Name -> value, low, high, scored, unscored, reason; of an attack what its p says too."""
     manifest: int | None
     """Of its evaluation."""
     verdict: Code | None
@@ -152,7 +152,8 @@ def _metrics(
         if row is not None
     }
     for name, entry in (run.entries if run else {}).items():
-        found[name] = _listed(entry, entry.n_unscored)
+        told = part(entry.details, "betrayal").get("says")
+        found[name] = _listed(entry, entry.n_unscored) + ([str(told)] if told else [])
     for one in patched:
         # a suite that had no retain model says so
         metric = METRIC_OF.get(one.score, "")

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from lensaudit.metrics.registry import metric_of
-from lensaudit.screen.cells import brief, interval, no_interval
+from lensaudit.screen.cells import brief, interval, no_interval, told_apart
 from lensaudit.screen.tables import Part, table
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ def values(found: "EvaluationResult") -> Iterator[Part]:
     )
     made.columns[0].no_wrap = True
     yield made
+    yield from told_apart(found)
     for reason, names in lacking(found).items():
         yield f"no value of {', '.join(names)}: {reason}"
 

@@ -72,6 +72,54 @@ def test_utility_is_what_is_kept_of_what_full_has(folder, own, full, told, said)
     assert said is None or said in reasons[0]
 
 
+def attacked(folder, area, ends, p=0.2, says="nothing is shown (p 0.2)", **more):
+    """An evaluation of the source whose membership attack was held against never-seen people."""
+    evaluated(folder, "source")
+    log = folder.parent / "eval-source" / "TOFU_EVAL.json"
+    entry = {"agg_value": area, "interval_95": ends, "betrayal": {"p": p, "says": says}, **more}
+    log.write_text(json.dumps({"mia_loss": entry, "mia_min_k": {"agg_value": 0.5}}))
+    weights = made.inputs(made.summary())["source"]["weights"]
+    named = {"model": {"name": "source", "weights": weights}, "data": {}}
+    made.seal(log.parent, "eval", [log.name], **named)
+
+
+@pytest.mark.parametrize(
+    ("area", "ends", "more", "said"),
+    [
+        (0.5, [0.3, 0.7], {}, None),
+        # either way: what shouts lies near 0
+        (0.2, [0.1, 0.4], {}, "max_betrayal: mia_loss: area up to 0.90, at most 0.75"),
+        (0.8, [0.6, 0.95], {}, "area up to 0.95, at most 0.75"),
+        (0.5, [0.2, 0.7], {}, "area up to 0.80, at most 0.75"),
+        (0.5, None, {"interval_95_why": "4 authors: no interval"}, "4 authors: no interval"),
+        (0.5, [0.3, 0.7], {"p": None, "says": "not tested: author 'a'"}, "not tested: author 'a'"),
+        (0.5, [0.3, 0.7], {"interval_95_assumes": "no row names one"}, "no row names one"),
+    ],
+)
+def test_betrayal_is_at_most_what_the_policy_says_either_way(folder, area, ends, more, said):
+    words = verdicts([folder.parent]).models[0].verdict
+    attacked(folder, area, ends, **more)
+    judged = verdicts([folder.parent])
+    assert judged.models[0].verdict == words  # no vote
+    _, reasons = gate(judged, Policy(max_betrayal=0.75)).models[0]
+    assert len(reasons) == (said is not None)
+    assert said is None or said in reasons[0]
+    assert gate(judged, Policy()).passed
+    if "interval_95_assumes" in more:
+        assert gate(judged, Policy(max_betrayal=0.75, rows_as_authors=True)).passed
+
+
+def test_the_terminal_says_it_beside_the_verdict(folder, capsys):
+    assert run(["verdict", str(folder.parent)]) == 0
+    before = capsys.readouterr().out.splitlines()
+    attacked(folder, 0.2, [0.1, 0.4], p=0.003, says="told apart from never seen: shouts (p 0.003)")
+    assert run(["verdict", str(folder.parent)]) == 0
+    after = capsys.readouterr().out.splitlines()
+    line = "  beside it, mia_loss: told apart from never seen: shouts (p 0.003)"
+    assert [one for one in after if one not in before] == [line]
+    assert [one for one in before if one not in after] == []
+
+
 def test_answers_to_other_rows_are_not_compared(folder):
     evaluated(folder, "source", retain_Q_A_Prob=0.97)
     evaluated(folder, "full", rows="others", retain_Q_A_Prob=0.98)
@@ -103,6 +151,7 @@ def test_an_empty_policy_passes_what_is_erased_and_nothing_else(folder, tmp_path
         ({"collateral": {"retain": made.lost([0.0, 0.3])}}, {"max_collateral": 0.1}, "may be 0.30"),
         ({"collateral": {"retain": made.lost(None)}}, {"max_collateral": 0.1}, "has no interval"),
         ({}, {"utility_at_least": 0.9}, "what x keeps was not measured beside full"),
+        ({}, {"max_betrayal": 0.9}, "max_betrayal: not measured"),
         ({}, {"max_leak": 0.01}, "max_leak: it may say"),
         ({"calibration": {"full": 0.5, "retain": 1.0}}, {}, "the scale is off"),
     ],

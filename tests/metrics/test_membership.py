@@ -111,3 +111,39 @@ def test_exact_memorization_leaves_the_closing_token_out():
     # the third text has no other token: it is no 0 in the mean
     assert found.value == pytest.approx(0.25)
     assert "no content token" in found.unscored[2]
+
+
+def test_every_attack_says_whether_it_tells_people_apart():
+    low = [trace(-0.1 - 0.01 * n, -0.1) for n in range(8)]
+    high = [trace(-1.0 - 0.01 * n, -1.0) for n in range(8)]
+    pairs = [{idx: idx // 2 for idx in range(8)}, {idx: 10 + idx // 2 for idx in range(8)}]
+    known = attacked("mia_loss", Kept(trace={"forget": low, "holdout": high}), pairs)
+    # four people a side, apart: the true split and the reversed one of 70
+    assert known.value == known.details["auc"] == 1.0
+    assert known.details["betrayal"]["p"] == 2 / 70
+    assert known.details["betrayal"]["says"] == "still treated as seen (p 0.029)"
+    loud = attacked("mia_loss", Kept(trace={"forget": high, "holdout": low}), pairs)
+    assert loud.value == 0.0
+    assert loud.details["betrayal"]["says"] == "told apart from never seen: shouts (p 0.029)"
+    shared = attacked("mia_loss", Kept(trace={"forget": high, "holdout": low}), [pairs[0]] * 2)
+    assert "author '0' is on both sides" in shared.details["betrayal"]["says"]
+    assert shared.value == 0.0
+
+
+def test_an_attack_without_rows_of_a_side_has_no_p():
+    found = attacked("mia_loss", Kept(trace={"forget": [trace(-1.0)], "holdout": []}))
+    assert found.value is None
+    assert found.reason == "holdout: no row to score"
+    assert "betrayal" not in found.details
+
+
+def test_the_entropy_attack_reads_how_unsure_the_model_is():
+    def unsure(*entropies):
+        values = -np.array(entropies, dtype=np.float32)
+        return Trace(np.zeros_like(values), values > 1, values, np.ones_like(values))
+
+    sides = {"forget": [unsure(0.5, 1.5)], "holdout": [unsure(2.0, 3.0)]}
+    found = attacked("mia_entropy", Kept(trace=sides))
+    assert found.parts["forget"].per_example == pytest.approx({0: 1.0})
+    assert found.value == 1.0
+    assert all_metrics()["mia_entropy"].on_request

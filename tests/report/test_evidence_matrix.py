@@ -4,6 +4,7 @@ import pytest
 from support import verdict_support as made
 from support.report_cases import change, eval_run, patch_run, write
 
+from lensaudit.files import read_json
 from lensaudit.report.assemble import assemble
 from lensaudit.report.evidence import COLUMNS, columns_of, missing_of
 from lensaudit.report.render import write_report
@@ -68,6 +69,34 @@ def test_anchors_stand_first_once_and_are_the_control_of_a_column(results):
     assert full["uds"].sort == pytest.approx(0, abs=1e-3)
     assert (full["says"].text, full["says"].beside[1]) == ("1.00", "n 24")
     assert set(retain) == {"uds", "says", "keeps"}
+
+
+SHOUTS = "told apart from never seen: shouts (p 0.0031)"
+
+
+def held_against_never_seen(folder, name, area, says):
+    """An evaluation whose membership attack has a p."""
+    eval_run(folder, name, mia_loss=area)
+    log = read_json(folder / "TOFU_EVAL.json")
+    log["mia_loss"]["betrayal"] = {"p": 0.0031, "says": says}
+    write(folder / "TOFU_EVAL.json", log)
+
+
+def test_whether_a_model_tells_people_apart_stands_beside_the_verdict(results, browser, shown):
+    before = {row.label: (row.word, row.sentence) for row in assemble([results]).rows}
+    held_against_never_seen(results / "eval" / "npo", "npo", 0.15, SHOUTS)
+    held_against_never_seen(results / "eval" / "retain", "retain", 0.44, "nothing is shown (p .2)")
+    document = assemble([results])
+    cell = rows_of(document)["npo"]["betrayal"]
+    assert (cell.text, cell.beside[-1], cell.vote) == (".15", SHOUTS, "")
+    # the retain model is the control of the column
+    (retain,) = (row for row in document.rows if row.role == "retain")
+    assert retain.cells["betrayal"].beside[-1] == "nothing is shown (p .2)"
+    assert {row.label: (row.word, row.sentence) for row in document.rows} == before
+    shown(results)
+    table = "document.querySelector('#models table').innerText"
+    assert SHOUTS in browser.run(table)
+    assert SHOUTS in browser.run("document.querySelector('#metrics').textContent")
 
 
 def test_an_anchor_that_was_patched_too_stands_once_with_its_interval(tmp_path, browser, shown):

@@ -48,11 +48,12 @@ function metricTable(columns, anchors) {
   const rank = (family) => (family in FAMILIES ? Object.keys(FAMILIES).indexOf(family) : 99);
   const families = [...new Set(measured.map((kind) => kind.family))].sort((a, b) => rank(a) - rank(b));
   const cell = (model, kind) => {
-    const [value, low, high, scored, unscored, reason] = model.metrics[kind.name] ?? [];
+    const [value, low, high, scored, unscored, reason, told] = model.metrics[kind.name] ?? [];
     if (!Number.isFinite(value)) return h('td', { class: 'num gone', title: reason }, anchors.includes(model) ? '–' : bdi(short(reason ?? 'no value', 90)));
     return h('td', { class: 'num' }, h('b', {}, brief(value)),
       h('small', { class: 'nb' }, Number.isFinite(low) ? `${brief(low)} to ${brief(high)}` : bdi(short(reason ?? 'no interval', 90))),
-      scored > 0 && h('small', { class: 'nb' }, unscored ? `${scored} of ${scored + unscored} rows` : `n ${scored}`));
+      scored > 0 && h('small', { class: 'nb' }, unscored ? `${scored} of ${scored + unscored} rows` : `n ${scored}`),
+      told && h('small', {}, bdi(told)));
   };
   const row = (kind) => h('tr', { 'data-metric': kind.name, hidden: !kind.name.toLowerCase().includes(wanted) },
     h('td', { title: kind.source }, h('span', { class: 'name' }, bdi(kind.name)), h('small', {}, direction(kind))),

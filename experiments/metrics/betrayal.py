@@ -1,0 +1,267 @@
+"""Does unlearning betray who was forgotten? Depth beside membership attacks, and their size.
+
+Question: of the embedded family, which models tell the forgotten people from people whom no model
+          saw, by which attack, and is it those that erase most? And how often does the test find
+          something where nothing is: 200 worlds of other people, asked of `demo/retain`?
+Command:  python -m experiments.metrics.betrayal
+Takes:    a quarter of an hour of one core; goes on where it was. --show only prints the tables.
+Expected: the tables of docs/evidence/betrayal.md.
+Writes:   rows.csv (a score a row, model and attack), depth.csv and worlds.csv under --rows.
+"""
+
+import csv
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+import lensaudit as la
+from lensaudit.data.suites import load_suite
+from lensaudit.metrics.betrayal import betrayal, exchange_p
+from lensaudit.scores.areas import clustered_auc_limits
+from lensaudit.scores.intervals import share_of
+from lensaudit.scores.stats import spearman
+from lensaudit.verdict.thresholds import ALPHA
+from tools.demo_family.world import make_world
+
+MODELS = (
+    *("full", "masked_upper", "masked_readout", "idknll", "simnpo", "npo", "graddiff"),
+    *("retain", "never"),
+)
+ATTACKS = ("loss", "zlib", "min_k", "min_k_plus_plus", "entropy")
+BESIDE = ("retain", "full")
+"""Models whose loss on the same row is taken off: `mia_reference` with `--reference`."""
+NOT_MADE = (
+    "SmolLM2-135M, its anchors and methods",
+    "methods of the gym (`lensaudit gym make`)",
+    "further seeds of the embedded family",
+)
+N_WORLDS, CHUNK = 200, 25
+N_ROWS = 64
+"""Of a side of one world: eight people with eight each."""
+FIELDS = ("model", "side", "author", "idx", *ATTACKS)
+Row = Mapping[str, Any]
+
+
+def measured(model: str, out: Path, data: Any = None, holdout: Any = None) -> Any:
+    """All attacks on a model's answers."""
+    metrics = tuple(f"mia_{one}" for one in ATTACKS)
+    said = la.evaluate(
+        model,
+        out=out,
+        metrics=metrics,
+        data=None if data is None else str(data),
+        holdout=None if holdout is None else str(holdout),
+    )
+    return {name: said.entries[f"mia_{name}"].parts for name in ATTACKS}
+
+
+def rows_of(model: str, out: Path) -> Iterator[Row]:
+    """A row a text of both sides."""
+    found, suite = measured(f"demo/{model}", out / "eval" / model), load_suite("tofu", "demo")
+    for side in ("forget", "holdout"):
+        for row in suite[side].rows:
+            scores = {name: found[name][side].per_example[row.idx] for name in ATTACKS}
+            told = {name: f"{one:.6g}" for name, one in scores.items()}
+            yield {"model": model, "side": side, "author": row.group, "idx": row.idx, **told}
+
+
+def depths(out: Path) -> Iterator[Row]:
+    """UDS of every model with its limits."""
+    sources = [f"demo/{one}" for one in MODELS if one not in ("full", "retain")]
+    for one in la.patch(sources, out=out / "patch", retain="demo/retain", ask="none"):
+        low, high = one.ci95 or (None, None)
+        name = one.source.removeprefix("demo/")
+        yield {"model": name, "uds": f"{one.uds:.4f}", "low": f"{low:.4f}", "high": f"{high:.4f}"}
+
+
+def worlds(seeds: Sequence[int], out: Path) -> Iterator[Row]:
+    """P of every attack on `demo/retain`, of the first and last eight people of each world.
+
+    And `beside`, of the loss of `demo/never` less that of `demo/retain`.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    files = {}
+    for side in ("forget", "holdout"):
+        people = [(seed, row) for seed in seeds for row in getattr(make_world(seed), side)]
+        files[side] = out / f"{side}-{seeds[0]}.jsonl"
+        with files[side].open("w") as lines:
+            for seed, row in people:
+                told = {"question": row.question, "answer": row.answer}
+                lines.write(json.dumps({**told, "group": 100 * seed + int(row.group)}) + "\n")
+    found, other = (
+        measured(f"demo/{model}", out / f"{model}-{seeds[0]}", files["forget"], files["holdout"])
+        for model in ("retain", "never")
+    )
+    for at, seed in enumerate(seeds):
+        places = range(at * N_ROWS, at * N_ROWS + N_ROWS)
+        people = [row // 8 for row in range(N_ROWS)]
+
+        def p_of(scores: Mapping[str, Sequence[float]], people: Sequence[int] = people) -> str:
+            strangers = [100 + one for one in people]
+            return f"{exchange_p(scores['holdout'], scores['forget'], strangers, people)[0]:.6g}"
+
+        own = {
+            (name, side): [found[name][side].per_example[idx] for idx in places]
+            for name in ATTACKS
+            for side in files
+        }
+        less = {
+            side: [other["loss"][side].per_example[idx] for idx in places]
+            - np.array(own["loss", side])
+            for side in files
+        }
+        told = {name: p_of({side: own[name, side] for side in files}) for name in ATTACKS}
+        yield {"seed": seed, **told, "beside": p_of(less)}
+
+
+def kept(place: Path) -> list[dict[str, str]]:
+    """Rows that were written."""
+    if not place.exists():
+        return []
+    with place.open() as lines:
+        return list(csv.DictReader(lines))
+
+
+def add(place: Path, rows: Sequence[Row]) -> None:
+    """Append rows, below a heading."""
+    new = not place.exists()
+    with place.open("a", newline="") as lines:
+        writer = csv.DictWriter(lines, list(rows[0]), lineterminator="\n")
+        if new:
+            writer.writeheader()
+        writer.writerows(rows)
+
+
+def make(rows: Path, out: Path) -> None:
+    """What is not there yet."""
+    rows.mkdir(parents=True, exist_ok=True)
+    done = {one["model"] for one in kept(rows / "rows.csv")}
+    for model in MODELS:
+        if model not in done:
+            add(rows / "rows.csv", list(rows_of(model, out)))
+    if not (rows / "depth.csv").exists():
+        add(rows / "depth.csv", list(depths(out)))
+    seen = {int(one["seed"]) for one in kept(rows / "worlds.csv")}
+    for first in range(1, N_WORLDS + 1, CHUNK):
+        if first not in seen:
+            add(rows / "worlds.csv", list(worlds(range(first, first + CHUNK), out / "worlds")))
+
+
+def by_attack(rows: Sequence[Row], model: str, attack: str) -> dict[str, Any]:
+    """Area, limits, p and words of one attack; of a model in `BESIDE`, of the loss less its own."""
+    base = {(one["side"], one["idx"]): float(one["loss"]) for one in rows if one["model"] == attack}
+    scores, people = {}, {}
+    for side in ("holdout", "forget"):
+        own = [one for one in rows if one["model"] == model and one["side"] == side]
+        name = "loss" if attack in BESIDE else attack
+        scores[side] = [float(one[name]) - base.get((side, one["idx"]), 0.0) for one in own]
+        people[side] = [int(one["author"]) for one in own]
+    taken = (scores["holdout"], scores["forget"], people["holdout"], people["forget"])
+    limits = clustered_auc_limits(*taken)
+    return {"area": limits.value, "ends": limits.ends, **betrayal(*taken, limits)}
+
+
+def area_text(one: Mapping[str, Any]) -> str:
+    """An area with its limits."""
+    return "{:.2f} [{:.2f}, {:.2f}]".format(one["area"], *one["ends"])
+
+
+def p_text(p: float) -> str:
+    """Two digits, as in the tables."""
+    return f"{p:.2g}".lstrip("0") if p >= 0.001 else f"{p:.0e}".replace("e-0", "e-")
+
+
+def tables(rows: Path) -> Iterator[str]:
+    """Lines of the page's tables."""
+    texts, depth = kept(rows / "rows.csv"), {one["model"]: one for one in kept(rows / "depth.csv")}
+    order = [one for one in MODELS if any(row["model"] == one for row in texts)]
+    order.sort(key=lambda one: float(depth.get(one, {"uds": {"full": 0.0}.get(one, 1.0)})["uds"]))
+    yield "| model | UDS | area, loss | p | what it says | area, less retain's loss | p |"
+    yield "|---|---|---|---|---|---|---|"
+    found = {
+        one: {name: by_attack(texts, one, name) for name in (*ATTACKS, *BESIDE) if name != one}
+        for one in order
+    }
+    for one in order:
+        uds, own, less = depth.get(one), found[one]["loss"], found[one].get("retain")
+        deep = f"{float(uds['uds']):.2f}" if uds else "anchor"
+        beside = f"{area_text(less)} | {p_text(less['p'])}" if less else "– | –"
+        says = own["says"].partition(" (p")[0]
+        yield f"| {one} | {deep} | {area_text(own)} | {p_text(own['p'])} | {says} | {beside} |"
+    yield ""
+    yield f"| model | {' | '.join(ATTACKS[1:])} | loss less full's | privleak |"
+    yield f"|{'---|' * (len(ATTACKS) + 2)}"
+    never = found["retain"]["min_k"]["area"]
+    for one in order:
+        cells = [found[one].get(name) for name in (*ATTACKS[1:], "full")]
+        told = [f"{cell['area']:.2f}, {p_text(cell['p'])}" if cell else "–" for cell in cells]
+        leak = 100 * (never - found[one]["min_k"]["area"]) / (1 - never)
+        yield f"| {one} | {' | '.join(told)} | {leak:.0f} |"
+    yield ""
+    unlearned = [one for one in order if one in depth and one != "never"]
+    for name, what in (("loss", "the loss"), ("retain", "the loss less retain's")):
+        loud = [0.5 - found[one][name]["area"] for one in unlearned]
+        known = spearman([float(depth[one]["uds"]) for one in unlearned], loud)
+        if known is not None:
+            yield f"Rank correlation of UDS and .5 less the area, {what}: {known:.2f}."
+    yield ""
+    drawn = kept(rows / "worlds.csv")
+    yield f"| {len(drawn)} worlds | p <= .01 | p <= .05 | p <= .10 |"
+    yield "|---|---|---|---|"
+    for name in (*ATTACKS, "beside") if drawn else ():
+        cells = []
+        for level in (0.01, 0.05, 0.1):
+            n = sum(float(one[name]) <= level for one in drawn)
+            share = share_of(n, len(drawn))
+            cells.append(f"{n}: {share.value:.3f} [{share.low:.3f}, {share.high:.3f}]")
+        told = "never's loss less retain's" if name == "beside" else f"retain, {name}"
+        yield f"| {told} | {' | '.join(cells)} |"
+    yield ""
+    for one in (*(one for one in MODELS if one not in order), *NOT_MADE):
+        yield f"Not made: {one}."
+
+
+def draw(rows: Path, picture: Path) -> None:
+    """Depth against the area of the loss, with limits."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    matplotlib.rcParams["svg.hashsalt"] = "betrayal"
+    import matplotlib.pyplot as plt
+
+    texts = kept(rows / "rows.csv")
+    figure, axes = plt.subplots(figsize=(7, 4.2))
+    for one in kept(rows / "depth.csv"):
+        own, uds = by_attack(texts, one["model"], "loss"), float(one["uds"])
+        axes.plot([uds, uds], own["ends"], color="C0", lw=1)
+        axes.plot([float(one["low"]), float(one["high"])], [own["area"]] * 2, color="C0", lw=1)
+        axes.plot(uds, own["area"], "o" if own["p"] <= ALPHA else "s", color="C0")
+        axes.annotate(one["model"], (uds, own["area"]), xytext=(5, 5), textcoords="offset points")
+    axes.axhline(0.5, color="0.6", lw=1)
+    axes.set(xlim=(-0.05, 1.05), ylim=(0, 1), xlabel="UDS: 0 held as by full, 1 erased")
+    axes.set_ylabel("area, loss: 1 treated as seen, 0 shouts")
+    figure.tight_layout()
+    figure.savefig(picture, metadata={"Date": None})
+
+
+@click.command()
+@click.option("--rows", type=click.Path(path_type=Path), default=Path("benchmarks/betrayal"))
+@click.option("--out", type=click.Path(path_type=Path), default=Path("experiments/out/betrayal"))
+@click.option("--picture", type=click.Path(path_type=Path), help="Draw depth against area too.")
+@click.option("--show", is_flag=True, help="Only print the tables.")
+def main(rows: Path, out: Path, picture: Path | None, show: bool) -> None:
+    """Make what is missing, print the tables."""
+    if not show:
+        make(rows, out)
+    for line in tables(rows):
+        click.echo(line)
+    if picture is not None:
+        draw(rows, picture)
+
+
+if __name__ == "__main__":
+    main()
