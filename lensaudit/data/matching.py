@@ -8,7 +8,7 @@ a hit in error is measured in `docs/evidence/matcher.md`.
 import itertools
 import re
 import unicodedata
-from collections.abc import Iterator
+from functools import lru_cache
 
 from lensaudit.data.facts import Fact
 from lensaudit.data.scripts import spaced
@@ -67,7 +67,7 @@ def mentions(text: str, entity: str) -> bool:
     if not any(wanted):
         raise ValueError(f"mentions: entity {entity!r} has no word")
     if wanted <= set(_CLOSED):
-        return next(_readings(text)).split(" ", 1)[0] in wanted
+        return _readings(text)[0].split(" ", 1)[0] in wanted
     said = [f" {one} " for one in _readings(text)]
     return any(f" {one} " in text for one in wanted for text in said) or _as_name(text, entity)
 
@@ -88,11 +88,13 @@ def is_closed(entity: str) -> bool:
     return plain_words(entity) in _CLOSED
 
 
+@lru_cache(maxsize=4096)
 def _plain(text: str) -> str:
     return plain_words(text.translate(_LETTERS))
 
 
-def _readings(text: str) -> Iterator[str]:
+@lru_cache(maxsize=4096)  # each entity is looked for in every text, and in every other entity
+def _readings(text: str) -> tuple[str, ...]:
     """The words of a text, dates as one word each: day first, then month first where it differs."""
     words = _plain(text)
     for pattern in _WRITTEN:
@@ -101,8 +103,8 @@ def _readings(text: str) -> Iterator[str]:
     month_first = _SLASHED.sub(
         lambda found: _date(int(found[2]), int(found[1]), int(found[3])), words
     )
-    for reading in dict.fromkeys((day_first, month_first)):
-        yield _ARTICLES.sub("", f"{reading} ").strip() or reading
+    readings = dict.fromkeys((day_first, month_first))
+    return tuple(_ARTICLES.sub("", f"{one} ").strip() or one for one in readings)
 
 
 def _written(found: re.Match[str]) -> str:

@@ -6,6 +6,7 @@ own reads. Its value is made of the records of its rows here, in one way for all
 options, `mia_min_k:k=0.2`: that is a metric of its own, under this name, and so are its needs.
 """
 
+import functools
 import importlib
 import math
 import pkgutil
@@ -230,16 +231,22 @@ def metric(
     return register
 
 
+@functools.cache
+def _files(folders: tuple[str, ...]) -> Mapping[str, int]:
+    """Each module of the folders, imported, and its place: by name, after the first one."""
+    names = {one.name for one in pkgutil.iter_modules(folders)}
+    # its passes are those that most metrics read
+    ordered = sorted(names, key=lambda name: (name != "probability", name))
+    every = (importlib.import_module(f"lensaudit.metrics.{name}") for name in ordered)
+    return {one.__name__: at for at, one in enumerate(every)}
+
+
 def all_metrics() -> Mapping[str, Metric]:
     """Every metric, by name; imports each file of this folder once.
 
     In the order of the files, whatever was imported before: passes run in the order of metrics.
     """
-    names = (one.name for one in pkgutil.iter_modules(lensaudit.metrics.__path__))
-    # its passes are those that most metrics read
-    place: dict[str, int] = {}
-    for name in sorted(names, key=lambda name: (name != "probability", name)):
-        place[importlib.import_module(f"lensaudit.metrics.{name}").__name__] = len(place)
+    place = _files(tuple(lensaudit.metrics.__path__))
     ranked = sorted(METRICS.values(), key=lambda one: place.get(one.fn.__module__, len(place)))
     return {one.name: one for one in ranked}
 

@@ -149,7 +149,6 @@ def bridge_from(model: Any, tokenizer: Any) -> TransformerBridge:
             dtype=parameter.dtype,
             device=str(parameter.device),
         )
-    bridge.eval()
     if type(model).__name__ in SAME_BITS:
         bridge.__class__ = _Bridge
     if brings := streamed(model):

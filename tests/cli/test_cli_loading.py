@@ -52,8 +52,8 @@ def test_what_is_loaded_is_named_and_the_line_is_erased():
 
 def test_a_module_that_commands_call_is_imported_when_it_is_used():
     code = (
-        "import sys; from lensaudit.cli import library; at = 'lensaudit.checkup';"
-        "before = at in sys.modules; library.checkup; print(before, at in sys.modules)"
+        "import sys; from lensaudit.cli import library; at = 'lensaudit.doors.gate';"
+        "before = at in sys.modules; library.doors_gate; print(before, at in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False True\n"
