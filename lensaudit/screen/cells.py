@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any
 from lensaudit.groups import grouped
 from lensaudit.text import printable
 
+if TYPE_CHECKING:
+    from lensaudit.results.kinds.eval import EvaluationResult
+
 BLOCKS = "_▁▂▃▄▅▆▇█"
 
 
