@@ -94,7 +94,7 @@ def exchange_p(
     higher_people: Sequence[Hashable],
     lower_people: Sequence[Hashable],
 ) -> tuple[float, int]:
-    """Two-sided p that the area under the curve is 1/2, all rows of a person staying together.
+    """P of an area that far from 1/2, either way, all rows of a person staying together.
 
     And the number of splits that were compared. Names and order of people and rows change nothing.
 
