@@ -316,7 +316,7 @@ class ModelPasses:
 
         A failure is kept as the reason of this score: the other metrics are worth having.
         """
-        from lensaudit.metrics.inside import score_inside  # seconds to import
+        from lensaudit.metrics.inside.scores import score_inside  # seconds to import
 
         if isinstance(self.session, InputError):
             raise self.session

@@ -44,8 +44,8 @@ from lensaudit.groups import batched
 from lensaudit.gym.ground import BATCH, Facts, facts_of, said, tokens_of, whole
 from lensaudit.gym.registry import AUDITORS as AUDITORS
 from lensaudit.gym.registry import AuditorScore, auditor
-from lensaudit.metrics.fisher import fisher_layers
-from lensaudit.metrics.inside import cka_layers
+from lensaudit.metrics.inside.fisher import fisher_layers
+from lensaudit.metrics.inside.scores import cka_layers
 from lensaudit.metrics.registry import all_metrics
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import load_tokenizer, open_model

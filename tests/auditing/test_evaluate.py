@@ -14,7 +14,7 @@ from lensaudit.auditing.question import own_data
 from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.errors import InputError, VerificationError, WorkError
 from lensaudit.evaluation.log import read_log
-from lensaudit.metrics import inside
+from lensaudit.metrics.inside import scores
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.results.run_log import compare, read_run
 
@@ -161,7 +161,7 @@ def test_a_broken_pass_is_a_failure_beside_the_others(tmp_path, monkeypatch):
     def failing(session, model, score):
         raise VerificationError("the bridge and the model disagree")
 
-    monkeypatch.setattr(inside, "score_inside", failing)
+    monkeypatch.setattr(scores, "score_inside", failing)
     how = {"metrics": ("uds", "mia_loss"), "retain": "demo/retain", "limit": 2}
     found = la.evaluate("demo/npo", tmp_path / "out", activations=tmp_path / "a", **how)
     (failure,) = found.failures

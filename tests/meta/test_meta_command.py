@@ -232,12 +232,12 @@ def test_a_checkpoint_that_cannot_be_loaded_stays_to_do_and_is_named(copied, tmp
 
 def test_a_pass_that_breaks_is_to_do_for_its_metric_alone(tmp_path, monkeypatch, capsys):
     from lensaudit.errors import VerificationError
-    from lensaudit.metrics import inside
+    from lensaudit.metrics.inside import scores
 
     def failing(session, model, score):
         raise VerificationError("the bridge and the model disagree")
 
-    monkeypatch.setattr(inside, "score_inside", failing)
+    monkeypatch.setattr(scores, "score_inside", failing)
     arguments = [*faithfulness(tmp_path, names=("uds", "es")), "--limit", "2"]
     assert run(arguments) == 3
     assert "the bridge and the model disagree" in capsys.readouterr().err

@@ -11,9 +11,9 @@ from support.frozen import differences, first_rows, frozen, prepared, representa
 
 from lensaudit.activations.upkeep import verify_books
 from lensaudit.errors import InputError, WorkError
-from lensaudit.metrics import fisher as fisher_pass
-from lensaudit.metrics.fisher import decoder_blocks, fisher, fisher_layers
-from lensaudit.metrics.inside import cka_layers
+from lensaudit.metrics.inside import fisher as fisher_pass
+from lensaudit.metrics.inside.fisher import decoder_blocks, fisher, fisher_layers
+from lensaudit.metrics.inside.scores import cka_layers
 from lensaudit.patching.prepare import prepare
 from lensaudit.patching.scoring import score_lens
 from lensaudit.patching.settings import PatchSettings

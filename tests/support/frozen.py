@@ -234,8 +234,8 @@ def representation(activations: Path | None = None) -> Any:
 
 
 def _represented(name: str, activations: Path) -> Any:
-    from lensaudit.metrics.fisher import fisher_layers
-    from lensaudit.metrics.inside import cka_layers
+    from lensaudit.metrics.inside.fisher import fisher_layers
+    from lensaudit.metrics.inside.scores import cka_layers
     from lensaudit.patching.scoring import score_lens
     from lensaudit.scores.representation import weighted_erasure
 

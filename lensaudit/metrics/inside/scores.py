@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lensaudit.metrics.fisher import fisher_layers
+from lensaudit.metrics.inside.fisher import fisher_layers
 from lensaudit.metrics.registry import Measured
 from lensaudit.models.checkpoint import Checkpoint
 from lensaudit.patching.controls import controls_of

@@ -1,0 +1,1 @@
+"""What metrics read inside a model. Listing metrics imports none of it: it needs torch."""
