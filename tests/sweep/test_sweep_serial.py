@@ -98,14 +98,16 @@ def test_the_parquet_table_is_the_same(collected):
     assert frame["metric"].tolist() == [row["metric"] for row in table]
 
 
-def test_meta_and_report_read_the_collected_folder(swept, collected, tmp_path):
+def test_meta_and_report_read_the_collected_folder(swept, collected, tmp_path, capsys):
     values = read_values([collected / "base"])
     assert set(values.rows) == {"demo/retain", "demo/full", "demo/npo"}
     wanted = values_of(swept, "demo/npo")["uds"]
     assert values.rows["demo/npo"]["uds"] == wanted
     page = tmp_path / "page.html"
-    assert command("report", collected / "base", "-o", page) == 0
-    assert "demo/npo" in page.read_text()
+    for folder in (collected / "base", collected):
+        assert command("report", folder, "-o", page) == 0
+        assert "demo/npo" in page.read_text()
+    assert "unfinished" not in capsys.readouterr().err
 
 
 def test_a_changed_result_is_not_collected(swept, tmp_path, capsys):
