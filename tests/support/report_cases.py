@@ -1,5 +1,6 @@
 """Result folders with generated numbers, in the layout that the commands write."""
 
+import functools
 import json
 import shutil
 from pathlib import Path
@@ -70,6 +71,12 @@ def manifest(source: str, **inputs) -> dict:
     }
 
 
+@functools.cache
+def _own_texts(idx: int) -> dict[str, str]:
+    """Of a row that is asked of every model."""
+    return texts(idx, np.random.default_rng(idx))
+
+
 def patch_run(
     folder: Path,
     source: str,
@@ -97,7 +104,7 @@ def patch_run(
     weight = np.where(ke, s1, 0)
     with np.errstate(invalid="ignore"):
         uds = np.nansum(weight * np.nan_to_num(erasure), 1) / weight.sum(1)
-    chosen = asked or {idx: texts(idx, np.random.default_rng(idx)) for idx in range(n)}
+    chosen = asked or {idx: _own_texts(idx) for idx in range(n)}
     reason = f"no layer encodes the fact: S1 delta never exceeds tau = {TAU}"
     rows = [
         {
