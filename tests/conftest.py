@@ -28,22 +28,26 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 LONGEST = (
-    *("test_evidence", "test_counterfactual", "test_command_goldens", "test_other_kernels"),
-    *("test_campaign", "test_cli_demo", "test_cli_patch", "test_docs", "test_scoring"),
-    *(
-        "test_sweep_serial",
-        "test_trainer",
-        "test_wavefront",
-        "test_shapes",
-        "test_owners_of_results",
-    ),
-    *("test_other_sizes", "test_association", "test_audit", "test_asked", "test_know_command"),
-    *("test_rtt_planted", "test_cli_keys", "test_report_browser", "test_collateral"),
-    *("test_meta_command", "test_know_address", "test_corruption", "test_steer_audit"),
-    *("test_doors", "test_make", "test_real_study", "test_em_audit", "test_unfinished_blocks"),
-    *("test_readme", "test_cli_project", "test_cli_loading", "test_embedded_family"),
+    *("test_command_goldens", "test_audit", "test_evidence", "test_other_kernels"),
+    *("test_owners_of_results", "test_cli_keys", "test_know_address", "test_docs"),
+    *("test_cli_demo", "test_scoring", "test_counterfactual", "test_rtt_planted"),
+    *("test_shapes", "test_asked", "test_make", "test_wavefront", "test_trainer"),
+    *("test_cli_patch", "test_real_study", "test_campaign", "test_site", "test_sweep_serial"),
+    *("test_again", "test_know_command", "test_steer_audit", "test_association"),
+    *("test_cli_loading", "test_outside", "test_meta_command", "test_corruption"),
+    *("test_collateral", "test_other_sizes", "test_em_audit", "test_embedded_family"),
+    *("test_report_browser", "test_oracle", "test_cli_layouts", "test_goldens"),
+    *("test_cli_project", "test_readme", "test_mutants", "test_asking", "test_door"),
+    *("test_unfinished_blocks", "test_faults", "test_attack_list", "test_relearn"),
+    *("test_representation", "test_effort", "test_depth_metrics", "test_lens", "test_figures"),
+    *("test_readers", "test_sweep_checks", "test_table", "test_open_unlearning"),
+    *("test_controls", "test_components", "test_upkeep", "test_house", "test_know_refusals"),
+    *("test_audit_run", "test_muse_books", "test_worst_command", "test_planting"),
+    *("test_caches", "test_cli_roles", "test_data_sets", "test_preflight", "test_cli_hostile"),
+    *("test_eval_command", "test_crossing", "test_action", "test_predict"),
 )
-"""Files of more than some ten seconds: one that begins last lets the other process wait."""
+"""Files of more than some seven seconds, the longest first: one that begins last lets the other
+process wait."""
 
 LEFT_OUT = pytest.StashKey[int]()
 """How many comparisons with the references this run leaves out."""
@@ -57,10 +61,19 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection(session: pytest.Session):
-    """One process after the other: what the first compiles, the next need not compile again."""
+    """One process after the other, the first time: what it compiles, the next need not compile."""
+    if _compiled():
+        return (yield)
     with open(__file__) as this:
         fcntl.flock(this, fcntl.LOCK_EX)
         return (yield)
+
+
+def _compiled() -> bool:
+    """Whether an earlier run left bytecode of what takes longest to be imported."""
+    found = importlib.util.find_spec("transformers")
+    trainer = found and found.origin and Path(found.origin).with_name("trainer.py")
+    return bool(trainer) and Path(importlib.util.cache_from_source(str(trainer))).exists()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
