@@ -16,7 +16,7 @@ LIMIT = 8
 
 
 @pytest.fixture(scope="module")
-def audited(tmp_path_factory, one_type):
+def audited(tmp_path_factory):
     folder = tmp_path_factory.mktemp("association")
     more = {"suite": "none", "limit": LIMIT, "align": "none"}
     found = la.audit("demo/npo", folder / "out", activations=folder / "kept", **more)

@@ -25,7 +25,7 @@ def place(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def first(place, one_type):
+def first(place):
     """A run of `patch` in its default folder."""
     return la.patch("demo/npo", limit=LIMIT, layers="8-9", align="none")
 

@@ -88,7 +88,7 @@ def test_sets_by_name_are_those_of_the_family():
 
 
 @pytest.fixture(scope="module")
-def patched(tmp_path_factory, one_type):
+def patched(tmp_path_factory):
     """`full` and `never` as sources, with two sets of facts to keep."""
     out = tmp_path_factory.mktemp("collateral")
     rows = json.loads((EMBEDDED / "data" / "retain.json").read_text())
