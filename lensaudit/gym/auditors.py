@@ -378,6 +378,7 @@ OUTPUTS = {
     "mia_min_k_plus_plus": True,
     "mia_zlib": True,
     "leak_exact": True,
+    "mia_entropy": False,
     "mia_gradnorm": False,
     "forget_Q_A_PARA_Prob": False,
     "forget_truth_ratio": False,
@@ -389,7 +390,7 @@ OUTPUTS = {
     "forget_Q_A_jailbreak_ROUGE": False,
 }
 """Metrics of the suite about the forget set that read outputs, and whether they are cheap: the
-others generate, take gradients or read several splits."""
+others generate, take gradients, read several splits or are asked by name."""
 
 
 def _metric(name: str) -> Callable[[Case], AuditorScore]:
