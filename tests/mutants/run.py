@@ -7,6 +7,7 @@ and the tests it names are run there; a copy has no `../shared` beside it.
 """
 
 import argparse
+import compileall
 import os
 import queue
 import shutil
@@ -20,6 +21,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from py_compile import PycInvalidationMode
 from typing import Literal
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -135,6 +137,8 @@ def copy_of_tree(folder: Path) -> Path:
         if (ROOT / name).is_file():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, folder / name)
+    # told by a hash of the source, not by its size and second: what is changed is compiled anew
+    compileall.compile_dir(folder, quiet=2, invalidation_mode=PycInvalidationMode.CHECKED_HASH)
     return folder
 
 
@@ -142,7 +146,7 @@ def run_tests(tree: Path, tests: Sequence[str], *, limit_s: float = LIMIT_S) -> 
     """Exit code and output of pytest in a copy; -1: it did not end in time."""
     environment = os.environ | {
         "PYTHONPATH": str(tree),
-        # a changed file of the same size and second would be taken for its old bytecode
+        # written anew it would be told by size and second: a changed file may have the same
         "PYTHONDONTWRITEBYTECODE": "1",
         "LENSAUDIT_TEST_SHARED": "/nonexistent",
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
