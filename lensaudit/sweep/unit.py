@@ -161,18 +161,19 @@ def halved(conditions: UnitConditions, times: int) -> UnitConditions:
 def _retain_log(sweep: Sweep, unit: Unit) -> Path | None:
     """The log that comparisons with the retain model read; None for the unit that makes it.
 
-    None too where no metric compares.
+    By its name a verdict knows an attacked anchor, too. Where no metric compares, a unit that comes
+    first has none and does not wait.
     """
     anchor, asked = sweep.anchor_units()[0], sweep.conditions
-    if unit == anchor or not retain_names(ordered(asked.suite, asked.metrics)):
+    log = sweep.unit(anchor.id) / "eval" / f"{asked.suite.upper()}_EVAL.json"
+    if unit == anchor:
         return None
-    log = sweep.unit(anchor.id) / "eval" / f"{sweep.conditions.suite.upper()}_EVAL.json"
-    if not log.exists():
+    if not log.exists() and retain_names(ordered(asked.suite, asked.metrics)):
         raise TryAgainError(
             f"{unit.label}: waits for the retain model {anchor.target}, which is not done; "
             "run the sweep again"
         )
-    return log
+    return log if log.exists() else None
 
 
 @ends_as_sources()

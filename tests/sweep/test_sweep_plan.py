@@ -9,9 +9,11 @@ from support import EMBEDDED, GOLDEN
 from support.sweep_helpers import SMALL, command, plan_of, planned
 
 from lensaudit.errors import InputError
+from lensaudit.files import make_folder
 from lensaudit.models.registry import ModelSpec, load_registry
 from lensaudit.sweep.plan import Target, UnitConditions, read_plan, relearning_of, target_of
 from lensaudit.sweep.planning import listed, select, work_of
+from lensaudit.sweep.unit import stage
 
 
 def test_patterns_roles_and_aliases_name_published_checkpoints_once():
@@ -150,3 +152,23 @@ def test_the_relearned_variant_says_its_settings(tmp_path):
     assert (settings["lr"], settings["formats"], settings["n_epochs"]) == (1e-3, ["raw", "chat"], 1)
     published = relearning_of(UnitConditions())
     assert (published.lr, published.formats, published.n_epochs) == (2e-5, ("chat",), 1)
+
+
+def test_a_unit_names_the_log_of_retain_wherever_there_is_one(tmp_path):
+    """A verdict knows an attacked anchor by it, also where no metric compares with it."""
+    alone = ("--metric", "exact_memorization", "--limit", "2")
+    assert planned(tmp_path / "s", "demo/npo", more=alone) == 0
+    sweep = read_plan(tmp_path / "s")
+    retain, full = sweep.anchor_units()
+    (unit,) = {*sweep.units} - {retain, full}
+
+    def log_of(one):
+        work = make_folder(sweep.work(one.id))
+        held = stage(sweep, one, work, lambda of: EMBEDDED / of.name[5:], tmp_path / "a", 0)
+        return held.retain_log
+
+    assert log_of(unit) is None
+    log = make_folder(sweep.unit(retain.id) / "eval") / "TOFU_EVAL.json"
+    log.write_text("{}")
+    assert log_of(unit) == log
+    assert log_of(retain) is None
