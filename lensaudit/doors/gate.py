@@ -16,7 +16,7 @@ from pydantic import Field
 from lensaudit.errors import InputError
 from lensaudit.files import read_text
 from lensaudit.results.locate import LeftOut
-from lensaudit.results.reading import Flag, Length, Share, Whole, checked, part
+from lensaudit.results.reading import Flag, Length, Share, Whole, checked
 from lensaudit.settings import Place
 from lensaudit.verdict.collect import Model, Verdicts
 from lensaudit.verdict.decide import Code, Evidence
@@ -130,8 +130,8 @@ def _reasons(model: Model, one: Evidence, policy: Policy) -> Iterator[str]:
             yield f"{VIEWS[name].title if name in VIEWS else name}: {said}"
     yield from _rows(one, policy)
     yield from _limits(one, policy)
-    most = policy.max_betrayal
-    yield from () if most is None else _betrayal(model, policy, most)
+    if policy.max_betrayal is not None:
+        yield from _betrayal(model, policy, policy.max_betrayal)
     least = policy.utility_at_least
     if least is not None and not model.keeps:
         yield f"utility_at_least: what {model.source} keeps was not measured beside full"
@@ -162,18 +162,17 @@ def _rows(one: Evidence, policy: Policy) -> Iterator[str]:
 
 def _betrayal(model: Model, policy: Policy, most: float) -> Iterator[str]:
     """Attacks that may tell forgotten people from never-seen ones, or that were not measured."""
-    every = (pair for run in model.evals for pair in run.entries.items())
-    tested = [(name, one, part(one.details, "betrayal")) for name, one in every]
-    if not any(told for _, _, told in tested):
+    tested = [own for run in model.evals for own in run.entries.items() if own[1].betrayal]
+    if not tested:
         yield "max_betrayal: not measured; `lensaudit eval --holdout` does"
-    for name, one, told in tested:
+    for name, one in tested:
         lacks = (
-            (told.get("p") is None and told.get("says", "it has no p"))
+            (one.betrayal.get("p") is None and one.betrayal.get("says", "it has no p"))
             or (not policy.rows_as_authors and one.assumes)
             or (one.ends is None and (one.why or "no interval"))
         )
         far = max(one.most, 1 - one.least)
-        if told and (lacks or not far <= most):
+        if lacks or not far <= most:
             yield f"max_betrayal: {name}: {lacks or f'area up to {far:.2f}, at most {most:g}'}"
 
 

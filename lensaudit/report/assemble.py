@@ -26,7 +26,7 @@ from lensaudit.report.shelf import (
 from lensaudit.results.kinds.eval import EvaluationResult, answers_in
 from lensaudit.results.kinds.meta import Aggregate
 from lensaudit.results.kinds.patch import PatchRun, Texts, is_filled, read_patch
-from lensaudit.results.locate import WANTED, Found, LeftOut, locate
+from lensaudit.results.locate import COLLECTED, WANTED, Found, LeftOut, locate
 from lensaudit.results.manifest import AUDIT_MANIFEST, NOT_ASKED, signed_object
 from lensaudit.results.reading import part
 from lensaudit.settings import COUNTERFACTUAL
@@ -36,8 +36,6 @@ from lensaudit.verdict.views import read_calibration
 
 DEPTHS = ("uds", COUNTERFACTUAL)
 """Scores of a depth that a verdict is made of."""
-COLLECTED = "collected.json"
-"""At the top of what `sweep collect` wrote."""
 _MOST_TEXTS = 12
 """EM runs, evaluations and attacks whose generated texts are kept: the page stays under 5 MB."""
 

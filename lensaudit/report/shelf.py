@@ -152,7 +152,7 @@ def _metrics(
         if row is not None
     }
     for name, entry in (run.entries if run else {}).items():
-        told = part(entry.details, "betrayal").get("says")
+        told = entry.betrayal.get("says")
         found[name] = _listed(entry, entry.n_unscored) + ([str(told)] if told else [])
     for one in patched:
         # a suite that had no retain model says so

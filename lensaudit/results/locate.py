@@ -40,8 +40,8 @@ PASSES = "passes"
 """Folder of kept passes, in that of an evaluation."""
 _NO_RESULTS = (PASSES, MANIFESTS)
 """Folders of a result that hold none."""
-_COLLECTED = "collected.json"
-"""A folder with this file holds tables of results that lie elsewhere."""
+COLLECTED = "collected.json"
+"""At the top of what `sweep collect` wrote: tables of results that lie elsewhere."""
 _CLOSED = "audit.json"
 """Evaluations below a folder with this file are parts of its result, not results."""
 _MODEL = "a model, not a result; `lensaudit audit --source` with this folder scores it"
@@ -130,7 +130,7 @@ def _in_folder(top: Path) -> tuple[list[Found], list[LeftOut]]:
         here = _marked(folder, names)
         found += here
         traces = [name for name in _TRACES if name in names]
-        if traces and not here and _COLLECTED not in names:
+        if traces and not here and COLLECTED not in names:
             is_model = any(name.endswith(".safetensors") for name in names)
             left.append(LeftOut(str(folder), _MODEL if is_model else UNFINISHED.format(traces[0])))
     return found, left

@@ -5,13 +5,9 @@ Names come from anybody's folders and files: control characters never reach the 
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from lensaudit.groups import grouped
 from lensaudit.text import printable
-
-if TYPE_CHECKING:
-    from lensaudit.results.kinds.eval import EvaluationResult
 
 BLOCKS = "_▁▂▃▄▅▆▇█"
 
@@ -88,14 +84,3 @@ def profile(values: Sequence[float | None], top: float) -> str:
         "·" if v is None else BLOCKS[round(scale * min(1.0, max(0.0, v / top if top else 0.0)))]
         for v in values
     )
-
-
-def told_apart(found: "EvaluationResult") -> Iterator[str]:
-    """Of every attack, whether it tells forgotten people from people who were never seen."""
-    from lensaudit.results.reading import part  # `models` lists names without it
-
-    entries = sorted(found.entries.items())
-    told = ((str(part(one.details, "betrayal").get("says", "")), name) for name, one in entries)
-    for says, names in grouped(told).items():
-        if says:
-            yield printable(f"{', '.join(names)}: {says}")

@@ -13,7 +13,8 @@ from lensaudit.results.kinds.patch import PatchSummary
 from lensaudit.results.manifest import COMPARISON
 from lensaudit.results.reading import csv_rows
 from lensaudit.results.sentences import by_rule
-from lensaudit.screen.cells import brackets, interval, number, profile, told_apart
+from lensaudit.screen.cells import brackets, interval, number, profile
+from lensaudit.screen.membership import betrayals
 from lensaudit.screen.tables import Part, dim, styled, table
 from lensaudit.settings import COUNTERFACTUAL
 from lensaudit.verdict.collect import Keeps, Verdicts
@@ -396,7 +397,7 @@ def sentences(found: Verdicts) -> Iterator[str]:
     for one in found.models:
         yield f"{label[one.weights]}{one.verdict.sentence.removeprefix(one.source)}"
         yield from (f"  {line}" for line in one.verdict.because)
-        yield from (f"  beside it, {line}" for run in one.evals for line in told_apart(run))
+        yield from (f"  beside it, {line}" for run in one.evals for line in betrayals(run))
         for other in one.judged[1:]:
             where = "" if other.run is None else f" ({other.run.folder})"
             yield f"  {one.apart(other)}{where}: {WORDS[other.word][0]}"

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from lensaudit.metrics.registry import metric_of
-from lensaudit.screen.cells import brief, interval, no_interval, told_apart
+from lensaudit.screen.cells import brief, interval, no_interval
+from lensaudit.screen.membership import betrayals
 from lensaudit.screen.tables import Part, table
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def values(found: "EvaluationResult") -> Iterator[Part]:
     )
     made.columns[0].no_wrap = True
     yield made
-    yield from told_apart(found)
+    yield from betrayals(found)
     for reason, names in lacking(found).items():
         yield f"no value of {', '.join(names)}: {reason}"
 

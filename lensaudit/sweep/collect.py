@@ -24,6 +24,7 @@ from lensaudit.files import make_folder, os_error, write_csv, write_json
 from lensaudit.progress import Notice, unheard
 from lensaudit.results.integrity import misfits
 from lensaudit.results.keyed import begin, finished, nothing_to_do, seal
+from lensaudit.results.locate import COLLECTED
 from lensaudit.results.manifest import MANIFEST, code_digest, manifest, signed
 from lensaudit.results.owner import check_free
 from lensaudit.results.reading import json_object, part
@@ -61,7 +62,7 @@ COLUMNS = (
     "unit",
 )
 COMMAND = "sweep collect"
-COLLECTED, VERDICTS = "collected.json", "verdicts.json"
+VERDICTS = "verdicts.json"
 _AT_THE_TOP = (VERDICTS, "table.csv", "table.json", "table.parquet")
 TableRow = Mapping[str, Any]
 """Column -> value."""

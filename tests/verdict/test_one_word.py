@@ -88,8 +88,7 @@ def test_a_model_that_is_watched(tmp_path, monkeypatch, swept):
     assert command("watch run --once --set settled=0 --out watched", rows, ASKED) == 0
     words = agreed(tmp_path, tmp_path / "watched" / "units")
     assert words_of(exported(tmp_path / "eee", tmp_path / "watched" / "units")) == [*words.values()]
-    base = [one for one in json.loads((swept / "verdicts.json").read_text())]
-    (same,) = [
-        one for one in base if one["model"] == "demo-masked_readout" and one["variant"] == "base"
-    ]
+    told = json.loads((swept / "verdicts.json").read_text())
+    named = ("demo-masked_readout", "base")
+    (same,) = [one for one in told if (one["model"], one["variant"]) == named]
     assert words_of([same["code"]]) == [*words.values()]

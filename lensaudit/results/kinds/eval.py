@@ -72,6 +72,11 @@ class MetricResult(Estimate):
     """The same; None where no manifest says."""
     source: str = ""
 
+    @property
+    def betrayal(self) -> Mapping[str, Any]:
+        """Of a membership attack, what `metrics.betrayal` says of it; of others nothing."""
+        return part(self.details, "betrayal")
+
     @model_validator(mode="before")
     @classmethod
     def _in_log(cls, entry: Any) -> Any:
