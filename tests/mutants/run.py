@@ -149,6 +149,9 @@ def run_tests(tree: Path, tests: Sequence[str], *, limit_s: float = LIMIT_S) -> 
         # written anew it would be told by size and second: a changed file may have the same
         "PYTHONDONTWRITEBYTECODE": "1",
         "LENSAUDIT_TEST_SHARED": "/nonexistent",
+        # code that is wrong may install packages: it is not to change the environment
+        "PIP_NO_INDEX": "1",
+        "UV_OFFLINE": "1",
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
     }
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
