@@ -1,11 +1,11 @@
-"""What do TransformerLens' wrappers cost where nobody listens, and float16 on a processor?
+"""What do TransformerLens' wrappers cost where nobody listens, and half precision on a processor?
 
     OMP_NUM_THREADS=1 python -m benchmarks.bridge
 
 The embedded `full`: one pass of a short prompt, 24 tokens of two answers and of 64, and how long a
-bridge takes to be built; as lensaudit runs it, and as TransformerLens alone does (float16: with
-PyTorch's loop for it). The two take turns; the fastest of the runs of each, and their ratio. What
-the wrappers change is an error: nothing would be compared.
+bridge takes to be built; as lensaudit runs it, and as TransformerLens alone does (float16 and
+bfloat16: with PyTorch's own products). The two take turns; the fastest of the runs of each, and
+their ratio. What the wrappers change is an error: nothing would be compared.
 """
 
 import contextlib
@@ -42,9 +42,10 @@ def all_wrappers() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def own_float16() -> Iterator[None]:
-    """PyTorch's loop for float16."""
-    with mock.patch.object(linear, "_is_half_on_a_processor", return_value=False):
+def own_products() -> Iterator[None]:
+    """PyTorch's own products of float16 and bfloat16."""
+    plain = mock.patch.object(linear, "_is_looped", return_value=False)
+    with plain, mock.patch.object(bridges, "LOOPED", frozenset()):
         yield
 
 
@@ -89,14 +90,21 @@ def main() -> None:
         return type(bridge_from(plain, tokenizer)).__name__
 
     torch.set_grad_enabled(False)
-    single, half = (bridge_from(loaded(one), tokenizer) for one in (torch.float32, torch.float16))
+    single, *halves = (bridge_from(loaded(one), tokenizer) for one in bridges.DTYPES.values())
     rows: dict[str, tuple[Callable[[Any], Any], Way, Callable[[], Any]]] = {
         "a bridge built": (built, all_wrappers, lambda: loaded(torch.float32)),
         "a short prompt": (told, all_wrappers, lambda: single),
         f"{N_TOKENS} tokens of 2 answers": (said(2), all_wrappers, lambda: single),
         f"{N_TOKENS} tokens of 64 answers": (said(64), all_wrappers, lambda: single),
-        f"{N_TOKENS} tokens of 2 answers, float16": (said(2), own_float16, lambda: half),
-        f"{N_TOKENS} tokens of 64 answers, float16": (said(64), own_float16, lambda: half),
+        **{
+            f"{N_TOKENS} tokens of {n} answers, {half.cfg.dtype}": (
+                said(n),
+                own_products,
+                lambda half=half: half,
+            )
+            for half in halves
+            for n in (2, 64)
+        },
     }
     print(f"{describe()}\n\n| what | other way, ms | lensaudit, ms | ratio |\n|---|---|---|---|")
     for what, row in rows.items():

@@ -142,7 +142,7 @@ def test_wrappers_that_change_a_number_end_the_run():
     said = iter(range(100))
     with pytest.raises(NotMeasured):
         bridge.fastest(lambda _: next(said), bridge.all_wrappers, lambda: None)
-    assert len(bridge.fastest(lambda _: next(said), bridge.own_float16, lambda: None)) == 2
+    assert len(bridge.fastest(lambda _: next(said), bridge.own_products, lambda: None)) == 2
     kept = bridges.unheard_left_out
     with bridge.all_wrappers():
         assert bridges.unheard_left_out is not kept

@@ -24,6 +24,7 @@ from lensaudit.models.checkpoint import Checkpoint, load_tokenizer, loading, ope
 from lensaudit.models.conditions import EAGER
 from lensaudit.models.device import one_memory_error
 from lensaudit.models.large.streaming import Streamed, streamed
+from lensaudit.models.linear import LOOPED, Widened
 from lensaudit.models.wrappers import SAME_BITS, unheard_left_out
 from lensaudit.once import read_once
 from lensaudit.results.reading import place_in
@@ -107,17 +108,26 @@ def load(
     return bridge
 
 
+_FEWEST_TOKENS = 64
+"""Of a pass, from which attention by loops takes longer than to look at every call of PyTorch."""
+
+
 class _Bridge(TransformerBridge):
-    """A bridge that runs without the wrappers that no hook uses."""
+    """A bridge that runs without the wrappers that no hook uses, and without loops."""
 
     def forward(self, input: Any, *args: Any, **options: Any) -> Any:
         """As that of any bridge; what stops at a block, or begins there, needs all wrappers."""
         at_a_block = any(
             options.get(name) is not None for name in ("start_at_layer", "stop_at_layer")
         )
-        if at_a_block or self.compatibility_mode or self._weights_processed:
-            return super().forward(input, *args, **options)
-        with unheard_left_out(self):
+        whole = at_a_block or self.compatibility_mode or self._weights_processed
+        weight = next(self.original_model.parameters())
+        is_long = isinstance(input, Tensor) and input.numel() >= _FEWEST_TOKENS
+        looped = is_long and weight.is_cpu and weight.dtype in LOOPED
+        with (
+            contextlib.nullcontext() if whole else unheard_left_out(self),
+            Widened() if looped else contextlib.nullcontext(),
+        ):
             return super().forward(input, *args, **options)
 
     @property

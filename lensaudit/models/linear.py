@@ -1,10 +1,11 @@
-"""Linear layers on a processor, by the fastest of PyTorch's kernels for it.
+"""Matrix products on a processor, by the fastest of PyTorch's kernels for them.
 
 PyTorch multiplies float32 matrices by MKL, which serves processors other than Intel's with an older
 kernel; oneDNN, which comes with PyTorch too, does the same sums in about half the time there
 (`python -m benchmarks.linear`). A product's size decides, so a run's numbers stay those of the run.
-For float16 it has a loop alone on most processors, up to twenty times slower: there the product is
-made in float32, as that loop sums, and rounded once.
+For float16, and for bfloat16 where the processor has no instructions for it, PyTorch has loops
+alone, up to twenty times slower: there the product is made in float32, as those loops sum, and
+rounded once.
 """
 
 from typing import Any
@@ -12,27 +13,37 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 _FEWEST = 2**20
 """Multiplications of a product from which oneDNN, whose calls cost more, is the faster."""
-_MOST_WIDENED = 2**22
-"""Weights that are float32 at once: 16 MB."""
+_FEWEST_ROWS = 4
+"""Rows from which a loop is slower than weights that are widened anew for each product."""
+_MOST_WIDENED = 2**20
+"""Weights that are float32 at once: 4 MB, which a cache of the processor holds."""
 _ONEDNN: Any = getattr(getattr(torch.ops.mkldnn, "_linear_pointwise", None), "default", None)
 if not torch.backends.mkldnn.is_available():
     _ONEDNN = None
+LOOPED = frozenset(
+    {torch.float16}
+    if getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", bool)()
+    else {torch.float16, torch.bfloat16}
+)
+"""Types of numbers whose products are loops on this processor."""
 
 
 def linear(
     inner: Float[Tensor, "*at d_in"], weight: Float[Tensor, "d_out d_in"], bias: Tensor | None
 ) -> Float[Tensor, "*at d_out"]:
     """`torch.nn.functional.linear`; with gradients, autocast or another device, that itself."""
-    if _is_half_on_a_processor(inner, weight):
+    if _is_looped(inner, weight):
+        wide = inner.float()
         parts = [
-            nn.functional.linear(inner.float(), rows.float())
+            linear(wide, rows.float(), None)
             for rows in weight.split(max(1, _MOST_WIDENED // weight.shape[1]))
         ]
         product = parts[0] if len(parts) == 1 else torch.cat(parts, -1)
-        return (product if bias is None else product + bias.float()).half()
+        return (product if bias is None else product + bias.float()).to(inner.dtype)
     if (
         _ONEDNN is None
         or inner.numel() * len(weight) < _FEWEST
@@ -47,12 +58,24 @@ def linear(
     return _ONEDNN(inner, weight, bias, "none", [], "")
 
 
-def _is_half_on_a_processor(inner: Tensor, weight: Tensor) -> bool:
+def _is_looped(inner: Tensor, weight: Tensor) -> bool:
     return (
-        inner.dtype is weight.dtype is torch.float16
+        inner.dtype is weight.dtype
+        and inner.dtype in LOOPED
         and inner.is_cpu
+        and inner.numel() >= _FEWEST_ROWS * inner.shape[-1]
         and not (torch.is_grad_enabled() and (inner.requires_grad or weight.requires_grad))
     )
+
+
+class Widened(TorchFunctionMode):
+    """While it lasts, `torch.matmul` of looped types, as in attention, is a float32 product."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Called in place of every function of PyTorch."""
+        if func is torch.matmul and args[0].dtype in LOOPED:
+            return func(*(one.float() for one in args)).to(args[0].dtype)
+        return func(*args, **(kwargs or {}))
 
 
 class Linear(nn.Linear):

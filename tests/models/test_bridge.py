@@ -1,3 +1,4 @@
+import contextlib
 import functools
 
 import pytest
@@ -11,7 +12,7 @@ import lensaudit as la
 from lensaudit.association.run import is_held
 from lensaudit.data.spans import make_batch
 from lensaudit.errors import InputError, WorkError
-from lensaudit.models import bridge
+from lensaudit.models import bridge, linear
 from lensaudit.models.bridge import (
     TransformerBridge,
     bridge_from,
@@ -128,6 +129,24 @@ def test_a_bridge_knows_every_hook_point_of_its_modules_and_their_classes(name, 
     after = {name: (id(point), point.name) for name, point in model._hook_registry.items()}
     assert list(after.items()) == list(known.items())
     assert {"blocks.0.hook_out", "blocks.0.hook_attn_out", "blocks.1.attn.hook_z"} <= after.keys()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_long_pass_of_half_precision_sums_attention_in_float32(dtype, short, monkeypatch):
+    monkeypatch.setattr(bridge, "LOOPED", {dtype})
+    monkeypatch.setattr(linear, "LOOPED", {dtype})
+    model = short("Llama")
+    model.original_model.to(dtype)
+    for n, attention in ((8, linear.Widened()), (7, contextlib.nullcontext())):
+        tokens = torch.randint(1, 60, (n, 8), generator=torch.Generator().manual_seed(n))
+        found = logits_of(model, tokens)
+        model.__class__, bare = TransformerBridge, type(model)
+        plain = logits_of(model, tokens)
+        with attention:
+            assert torch.equal(found, logits_of(model, tokens)), n
+        model.__class__ = bare
+    assert torch.equal(found, plain)
+    assert model("w7 w9", return_type="logits").dtype is dtype
 
 
 @pytest.mark.parametrize("name", RUNS_BARE)

@@ -66,29 +66,53 @@ def test_what_needs_gradients_has_them(calls, of):
     assert len(calls) == 1
 
 
-def test_other_precisions_are_PyTorchs_own(calls):
-    inner, weight, bias = (one.bfloat16() for one in draw(*WIDE))
-    assert torch.equal(linear(inner, weight, bias), nn.functional.linear(inner, weight, bias))
+def test_autocast_is_PyTorchs_own(calls):
     inner, weight, bias = draw(*WIDE)
     with torch.autocast("cpu", torch.bfloat16):
         assert linear(inner, weight, bias).dtype is torch.bfloat16
     assert calls == []
 
 
-@pytest.mark.parametrize("at_once", [2**22, 1000])
-def test_float16_is_summed_in_float32_and_rounded_once(calls, monkeypatch, at_once):
+@pytest.mark.parametrize("at_once", [2**20, 1000])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_what_is_a_loop_is_summed_in_float32_and_rounded_once(monkeypatch, dtype, at_once):
+    monkeypatch.setattr(module, "LOOPED", {dtype})
     monkeypatch.setattr(module, "_MOST_WIDENED", at_once)
-    inner, weight, bias = (one.half() for one in draw(*WIDE))
+    inner, weight, bias = (one.to(dtype) for one in draw(*WIDE))
     found = linear(inner, weight, bias)
     exact = nn.functional.linear(inner.double(), weight.double(), bias.double())
-    assert found.dtype is torch.float16
-    # half a unit in the last of 11 bits, and what float32 sums are off by
-    assert bool(((found - exact).abs() <= 2**-11 * exact.abs() + 1e-5).all())
+    assert found.dtype is dtype
+    # half a unit in the last bit, and what float32 sums are off by
+    half = torch.finfo(dtype).eps / 2
+    assert bool(((found - exact).abs() <= half * exact.abs() + 1e-5).all())
     own = nn.functional.linear(inner, weight, bias)
-    assert float((found - own).abs().max()) <= 2**-10 * float(own.abs().max())
-    assert calls == []
+    assert float((found - own).abs().max()) <= 2 * half * float(own.abs().max())
     linear(inner, weight.requires_grad_(), bias).sum().backward()
     assert weight.grad is not None
+
+
+@pytest.mark.parametrize("n_rows", [2, 4])
+def test_a_few_rows_are_left_to_the_loop(monkeypatch, n_rows):
+    widened = []
+    monkeypatch.setattr(module, "_ONEDNN", lambda *args: widened.append(1) or args[0])
+    monkeypatch.setattr(module, "_FEWEST", 1)
+    inner, weight, _ = (one.half() for one in draw(n_rows, 64, 64))
+    linear(inner, weight, None)
+    assert bool(widened) == (n_rows >= 4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_attention_is_summed_in_float32_where_it_would_be_a_loop(monkeypatch, dtype):
+    monkeypatch.setattr(module, "LOOPED", {dtype})
+    torch.manual_seed(0)
+    one, other = torch.randn(2, 3, 8, 512).to(dtype), torch.randn(2, 3, 512, 8).to(dtype)
+    with module.Widened():
+        found = torch.matmul(one, other)
+        assert torch.matmul(one.double(), other.double()).dtype is torch.float64
+    exact = torch.matmul(one.double(), other.double())
+    assert found.dtype is dtype
+    half = torch.finfo(dtype).eps / 2
+    assert bool(((found - exact).abs() <= half * exact.abs() + 1e-4).all())
 
 
 def test_a_model_gets_them_and_keeps_its_weights(calls):
