@@ -78,10 +78,7 @@ def continued(
     ended = torch.zeros(len(said), dtype=torch.bool)
     for step in range(max_new_tokens):
         logits, past = read(running, step)
-        if not bool(logits.isfinite().all()):
-            raise WorkError(
-                "logits are not finite while generating; try --dtype float32, or weaker edits"
-            )
+        check_finite(logits)
         token = choose(logits, running.row, step)
         for row, found in zip(running.row.tolist(), token.tolist(), strict=True):
             ended[row] |= found in stop
@@ -94,6 +91,18 @@ def continued(
         if float((~alive).float().mean()) > COMPACT_ABOVE:
             running = running.only(alive.to(running.row.device))
     return [tuple(ids) for ids in said]
+
+
+def check_finite(logits: Float[Tensor, "*at d_vocab"]) -> None:
+    """See that a token can be chosen.
+
+    Raises:
+        WorkError: logits are not finite.
+    """
+    if not bool(logits.isfinite().all()):
+        raise WorkError(
+            "logits are not finite while generating; try --dtype float32, or weaker edits"
+        )
 
 
 def likeliest(logits: Logits, row: Int[Tensor, " running"], step: int) -> Int[Tensor, " running"]:

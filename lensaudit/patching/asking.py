@@ -18,12 +18,12 @@ from lensaudit.data.matching import gives_away, why_not
 from lensaudit.data.spans import prompt
 from lensaudit.errors import InputError, WorkError
 from lensaudit.groups import by_length
-from lensaudit.models.bridge import DTYPES
+from lensaudit.models.bridge import DTYPES, TransformerBridge
 from lensaudit.models.checkpoint import Checkpoint, config_of, load_tokenizer
 from lensaudit.models.generation import stop_of
 from lensaudit.models.large.placement import fits_whole
 from lensaudit.models.sizes import context_of, sizes_on_disk
-from lensaudit.patching.generation import generate, rows_that_fit
+from lensaudit.patching.generation import as_guessed, generate, rows_that_fit
 from lensaudit.patching.options import ANSWER_TOKENS
 from lensaudit.patching.score_cache import AnswerCache, answer_key, prompt_key
 from lensaudit.patching.session import Session
@@ -46,6 +46,8 @@ class DirectQuestions:
     _prompts: dict[str, Prompts] = field(default_factory=dict)
     _stops: dict[str, frozenset[int]] = field(default_factory=dict)
     """Both by tokenizer, or weights."""
+    guesses: Mapping[str, tuple[Ids, str]] | None = None
+    """What models may say, by `prompt_key`: what they said in another type of numbers."""
 
     @cached_property
     def unasked(self) -> dict[int, str]:
@@ -93,12 +95,13 @@ class DirectQuestions:
         asked, kept = self._asked(one), self._kept(one)
         if todo := self.missing(one):
             session, model, stop = self.session, self.session.model(one), self._stop(one)
-            longest = max(map(len, todo)) + ANSWER_TOKENS
-            fit = min(ASKED_AT_ONCE, rows_that_fit(model, longest, session.settings.memory_bytes))
-            n_done = 0
+            longest, n_done = max(map(len, todo)) + ANSWER_TOKENS, 0
+            n_logits = 1 if self.guesses is None else 1 + ANSWER_TOKENS
+            memory = session.settings.memory_bytes
+            fit = min(ASKED_AT_ONCE, rows_that_fit(model, longest, memory, n_logits))
             for places in by_length(todo, session.settings.batch_size or fit):
                 batch = [todo[at] for at in places]
-                said = generate(model, batch, max_new_tokens=ANSWER_TOKENS, stop=stop)
+                said = self._said(model, batch, stop)
                 tokenizer = model.tokenizer
                 texts = [tokenizer.decode(list(ids), skip_special_tokens=True) for ids in said]
                 kept.add(batch, said, texts)
@@ -113,6 +116,15 @@ class DirectQuestions:
         return {
             way: {row.idx: heard(of[row.idx]) for row in self.facts} for way, of in asked.items()
         }
+
+    def _said(
+        self, model: TransformerBridge, batch: Sequence[Ids], stop: frozenset[int]
+    ) -> list[Ids]:
+        how: Any = {"max_new_tokens": ANSWER_TOKENS, "stop": stop}
+        if self.guesses is None:
+            return generate(model, batch, **how)
+        guesses = [self.guesses.get(prompt_key(ids), ((), ""))[0] for ids in batch]
+        return as_guessed(model, batch, guesses, **how)
 
     def told(self, source: Checkpoint) -> Told:
         """What a source gives away, beside `full` and the models that never saw the facts."""
@@ -169,8 +181,9 @@ class DirectQuestions:
         rows = session.token_match(source, session.encoded).rows
         for dtype in self.types(source):
             apart = session.apart(dtype=dtype)
+            asked = DirectQuestions(apart, self._prompts, self._stops, self._kept(source).known)
             try:
-                told = DirectQuestions(apart, self._prompts, self._stops)._given(source).values()
+                told = asked._given(source).values()
                 said = float(apart.answers(source, rows)[1].double().mean())
             except (InputError, WorkError) as error:
                 session.notice(f"{source.spec.name}: not asked in {dtype}: {error}")

@@ -1,13 +1,15 @@
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from lensaudit.doors.generation import patched_generation
 from lensaudit.errors import InputError, WorkError
 from lensaudit.models.bridge import intervening, logits_of, residuals, user_hooks
 from lensaudit.models.generation import stop_ids
+from lensaudit.patching import generation
 from lensaudit.patching.generation import (
+    as_guessed,
     ends_of,
     generate,
     patched_rows,
@@ -105,6 +107,40 @@ def tiny_pair(tiny):
     return tiny(0), prompt_ends(tiny(1), PROMPTS)
 
 
+@given(
+    cut=st.lists(st.integers(0, N_NEW), min_size=4, max_size=4),
+    other=st.lists(st.lists(st.integers(1, 60), max_size=N_NEW), min_size=4, max_size=4),
+    stop=st.integers(0, 3),
+)
+@settings(
+    max_examples=30,
+    deadline=None,
+    phases=[Phase.generate],
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+def test_what_was_guessed_does_not_change_what_is_said(tiny, cut, other, stop):
+    model = tiny()
+    free = generate(model, PROMPTS, max_new_tokens=N_NEW, stop=frozenset())
+    ends = frozenset(ids[stop] for ids in free[:2])
+    said = generate(model, PROMPTS, max_new_tokens=N_NEW, stop=ends)
+    # each begins as what is said, and goes on in its own way
+    guesses = [(*ids[:n], *more)[:N_NEW] for ids, n, more in zip(said, cut, other, strict=True)]
+    guesses = [tuple(one for one in ids if one not in ends) for ids in guesses]
+    assert as_guessed(model, PROMPTS, guesses, max_new_tokens=N_NEW, stop=ends) == said
+
+
+def test_a_good_guess_is_read_once(tiny, monkeypatch):
+    model, how = tiny(), {"max_new_tokens": N_NEW, "stop": frozenset()}
+    said = generate(model, PROMPTS, **how)
+    n_calls, asked = [], generation.cached_logits
+    monkeypatch.setattr(
+        generation, "cached_logits", lambda *args, **more: n_calls.append(1) or asked(*args, **more)
+    )
+    monkeypatch.setattr(generation, "generate", None)
+    assert as_guessed(model, PROMPTS, said, **how) == said
+    assert len(n_calls) == 1
+
+
 def test_a_row_ends_before_its_first_stop_token_and_the_others_go_on(tiny):
     model = tiny()
     plain = generate(model, PROMPTS, max_new_tokens=N_NEW, stop=frozenset())
@@ -137,6 +173,10 @@ def test_logits_that_are_not_finite_are_an_error_not_a_text(tiny):
             stop=frozenset(),
             interventions={1: lambda resid: resid * torch.nan},
         )
+    broken = tiny()
+    broken.original_model.lm_head.weight.data[3] = torch.inf
+    with pytest.raises(WorkError, match="not finite"):
+        as_guessed(broken, PROMPTS, [(1,)] * 4, max_new_tokens=2, stop=frozenset())
 
 
 def test_ad_hoc_generation_names_its_layers_and_shows_the_plain_text_first(tiny):
@@ -173,6 +213,7 @@ def test_more_memory_holds_more_rows(tiny):
     model = tiny()
     assert rows_that_fit(model, 50, 1) == 1
     assert rows_that_fit(model, 50, 1 << 24) > rows_that_fit(model, 500, 1 << 24) > 1
+    assert rows_that_fit(model, 50, 1 << 24) > rows_that_fit(model, 50, 1 << 24, n_logits=49) > 1
 
 
 def test_a_text_ends_by_one_rule_whatever_generates():
