@@ -40,7 +40,8 @@ from lensaudit.models.checkpoint import Checkpoint
 from lensaudit.models.conditions import conditions_of
 from lensaudit.patching.exposure import Head
 from lensaudit.progress import Notice, Progress, Tell, unheard
-from lensaudit.results import keyed
+from lensaudit.results import recorded
+from lensaudit.results.keyed import RunFolder
 from lensaudit.results.kinds.know import KnowRecord
 from lensaudit.results.ledger import Ledger, ledger_path
 from lensaudit.settings import plain
@@ -97,11 +98,11 @@ def answer_into(
         WorkError: logits are not finite.
     """
     key = digest(know.identity())
-    run = keyed.RunFolder(usual=out, command=COMMAND, key=key, force=True)
+    run = RunFolder(usual=out, command=COMMAND, key=key, force=True)
     return _answered(know, run, notice, progress)
 
 
-def _answered(know: Know, run: keyed.RunFolder, notice: Notice, progress: Tell) -> KnowResult:
+def _answered(know: Know, run: RunFolder, notice: Notice, progress: Tell) -> KnowResult:
     out = run.path
 
     def work() -> KnowRecord:
@@ -109,7 +110,7 @@ def _answered(know: Know, run: keyed.RunFolder, notice: Notice, progress: Tell) 
             notice(line)
         return write_outcome(ask(know, progress=progress), know, out)
 
-    record = keyed.in_folder(
+    record = recorded.in_folder(
         run,
         know.identity(),
         KnowRecord,

@@ -29,8 +29,8 @@ from lensaudit.models.checkpoint import load_tokenizer
 from lensaudit.models.generation import Choose
 from lensaudit.patching.speech import Answer, sample
 from lensaudit.progress import Notice, Progress, Tell, unheard
-from lensaudit.results.keyed import planned
 from lensaudit.results.kinds.sample import LeakRow, SampleRecord
+from lensaudit.results.recorded import planned
 from lensaudit.results.run import RunResult
 from lensaudit.scores.excess import clustered_excess
 from lensaudit.scores.naming import Errors, leak_at_k, leak_corrected, never_hit_bound

@@ -40,7 +40,8 @@ from lensaudit.patching.prepare import prepare
 from lensaudit.patching.session import Session
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import Notice, Progress, Tell, unheard
-from lensaudit.results import keyed
+from lensaudit.results import recorded
+from lensaudit.results.keyed import RunFolder
 from lensaudit.results.kinds.worst import WorstAttack, WorstRecord
 from lensaudit.results.ledger import Ledger, ledger_path
 from lensaudit.results.reading import Record
@@ -259,7 +260,7 @@ def _neutral(attacks: Sequence[Attack], audit: Session, notice: Notice) -> tuple
 def in_folder(
     worst: Worst,
     settings: ControlArm,
-    run: keyed.RunFolder,
+    run: RunFolder,
     identity: Mapping[str, Any],
     files: Sequence[str],
     record: type[Record],
@@ -267,7 +268,7 @@ def in_folder(
     computed: Callable[[], object],
 ) -> Record:
     """The record of a run in its folder: read where it is finished, else made now."""
-    return keyed.in_folder(
+    return recorded.in_folder(
         run,
         identity,
         record,
@@ -444,12 +445,12 @@ def plan_worst(
     usual_place(COMMAND, source, folder)  # refused before anything is opened
     worst = open_worst(source, settings, notice=notice)
     run = _folder(worst, source, settings, folder, notice)
-    return keyed.planned(run, lambda: plan_text(worst), fresh=settings.fresh)
+    return recorded.planned(run, lambda: plan_text(worst), fresh=settings.fresh)
 
 
 def _folder(
     worst: Worst, source: str, settings: WorstSettings, folder: Path | None, tell: Notice
-) -> keyed.RunFolder:
+) -> RunFolder:
     how = {"force": settings.force, "tell": tell}
     return folder_for(COMMAND, source, folder, worst.identity(), **how)
 

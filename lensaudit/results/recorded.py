@@ -1,0 +1,76 @@
+"""One record in one folder: read where the run is finished, else made and written there."""
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from lensaudit.files import write_json
+from lensaudit.progress import Notice, unheard
+from lensaudit.results.keyed import RunFolder, held, nothing_to_do, seal
+from lensaudit.results.manifest import manifest
+from lensaudit.results.reading import Record, document, read_as
+
+
+def in_folder(
+    run: RunFolder,
+    identity: Mapping[str, Any],
+    record: type[Record],
+    work: Callable[[], Record],
+    *,
+    options: Mapping[str, Any],
+    inputs: Mapping[str, Any],
+    device: str,
+    files: Iterable[str],
+    fresh: bool = False,
+    computed: Callable[[], object] = lambda: None,
+    notice: Notice = unheard,
+) -> Record:
+    """The record of a run in its folder: read where it is finished, else made now.
+
+    Args:
+        run: its folder.
+        identity: what tells it from others.
+        record: of its kind, as `summary.json` holds it.
+        work: writes all other files, and returns the record.
+        options: of the run, for the manifest.
+        inputs: what each name stood for, for the manifest.
+        device: for the manifest.
+        files: that the manifest answers for.
+        fresh: make it again.
+        computed: what `work` writes; a finished run stays as it is until that is there.
+        notice: told that there is nothing to do.
+
+    Raises:
+        InputError: the folder holds something else.
+    """
+    started, out = time.monotonic(), run.path
+    path = out / "summary.json"
+    if run.is_done:
+        if not fresh:
+            notice(nothing_to_do(out))
+            return read_as(record, path)
+        computed()
+    run.begin()
+    found, inputs = work(), {**identity, **inputs}
+    write_json(path, document(found))
+    command = run.command
+    made = manifest(
+        command, kind=command, options=options, inputs=inputs, device=device, started=started
+    )
+    seal(out, made, key=run.key, files=files)
+    return found
+
+
+def planned(run: RunFolder, plan: Callable[[], str], *, fresh: bool = False) -> str:
+    """What `in_folder` would do, in words: nothing where the run is there.
+
+    Args:
+        run: its folder.
+        plan: of a run that is to be made.
+        fresh: it is made again.
+
+    Raises:
+        InputError: the folder holds something else.
+    """
+    path, is_done = run.path, run.is_done
+    return f"nothing to do: {held(path)}" if is_done and not fresh else plan()
