@@ -335,6 +335,20 @@ def read_text(path: Path) -> str:
             raise InputError(f"{path}: not UTF-8 text; {todo}") from error
 
 
+def read_toml(path: Path) -> dict[str, Any]:
+    """The table of a TOML file.
+
+    Raises:
+        InputError: as `read_text`, or it is no TOML.
+    """
+    import tomllib  # help reads no file
+
+    try:
+        return tomllib.loads(read_text(path))
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise InputError(f"{path}: not TOML: {error}") from error
+
+
 _MARKS = {
     (b"\xff\xfe", b"\xfe\xff"): "utf-16",
     tuple(bytes((n, 0)) for n in range(9, 128)): "utf-16-le",

@@ -18,14 +18,13 @@ and all its places lie in its own folder.
 
 import difflib
 import os
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from lensaudit.errors import InputError
-from lensaudit.files import read_text
+from lensaudit.files import read_toml
 from lensaudit.settings import ACTIVATIONS, RESULTS, RESULTS_VARIABLE, ROWS, results_folder
 
 FILE = "lensaudit.toml"
@@ -129,7 +128,7 @@ def strangeness(file: Path) -> str | None:
         if owner != os.getuid():
             return f"it belongs to another user (uid {owner})"
     base = file.parent.resolve()
-    for key, value in {**_USUAL, **_content(file)}.items():
+    for key, value in {**_USUAL, **read_toml(file)}.items():
         if place := next((text for text in _texts(value) if _leaves(text, base)), None):
             return f"{key} names {place}, which lies outside its folder"
     return None
@@ -141,7 +140,7 @@ def own_places(file: Path) -> dict[str, str]:
     Those that are the same from both are left out.
     """
     base, found = file.parent, dict[str, str]()
-    for text in filter(None, _texts({**_USUAL, **_content(file)})):
+    for text in filter(None, _texts({**_USUAL, **read_toml(file)})):
         rows = [str(annotated_beside(Path(text)))] if text.endswith(ROWS) else []
         for one in (text, *rows):
             now, own = seen(one, base), seen(one, base, here=base.absolute())
@@ -178,7 +177,7 @@ def read_project(file: str | Path) -> Project:
         InputError: it cannot be read, or says something that is not understood; all is listed.
     """
     path = Path(file).expanduser()
-    content = _content(path)
+    content = read_toml(path)
     problems = [line for key, value in content.items() for line in _problems(key, value)]
     if problems:
         raise InputError(f"{path}: {'; '.join(problems[:20])}")
@@ -192,13 +191,6 @@ def read_project(file: str | Path) -> Project:
         for key, usual in (("out", RESULTS), ("activations", ACTIVATIONS)):
             says.setdefault(key, Path(seen(str(usual), path.parent)))
     return Project(file=path, commands=commands, **says)
-
-
-def _content(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(read_text(path))
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{path}: not TOML: {error}") from error
 
 
 def annotated_beside(rows: Path) -> Path:

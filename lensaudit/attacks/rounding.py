@@ -12,7 +12,8 @@ from lensaudit.errors import InputError
 from lensaudit.files import write_csv
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import open_model
-from lensaudit.models.device import free_bytes, resolve_device
+from lensaudit.models.device import resolve_device
+from lensaudit.models.memory import free_bytes
 from lensaudit.models.quantize import BLOCK, Engine, Method, engine_of, overall, quantise_in_place
 from lensaudit.models.sizes import n_parameters
 from lensaudit.results.owner import check_free

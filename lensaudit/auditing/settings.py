@@ -1,4 +1,4 @@
-"""Settings of a cache, an evaluation and a whole audit.
+"""Settings of an evaluation and of a whole audit.
 
 None means that a choice follows from the models or the data.
 """
@@ -11,22 +11,16 @@ from lensaudit.settings import (
     OF_A_LOG,
     AnswerGroups,
     Association,
-    Caches,
     Cleanup,
     DepthGroups,
     EmptyRows,
     Holdout,
-    Kept,
-    Machine,
-    Names,
     Needs,
     NeutralRows,
     Option,
     Own,
     Place,
-    Positions,
     RetainSet,
-    Rows,
     ScoreFiles,
     Thinking,
     needing,
@@ -46,25 +40,6 @@ _OTHER_ROWS = Needs(
     ),
 )
 """A suite's data, beside own rows: those of a split that are not one's own."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class CacheSettings(Caches, Machine, Rows, Names):
-    """A run of `cache`: residual streams, or components of a model's layers."""
-
-    component: Annotated[
-        Kept | tuple[Kept, ...],
-        Option(
-            "What is cached of every layer: the residual stream after it, what attention or the "
-            "MLP adds, the stream between them, or all heads' outputs. Repeatable. "
-            "[default: resid]",
-            expert=True,
-        ),
-    ] = ()
-    positions: Annotated[
-        Positions,
-        Option("The read positions and the last prompt token, or every token.", expert=True),
-    ] = "span"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import click
 
 from lensaudit.association.settings import KnowSettings
-from lensaudit.auditing.settings import AuditSettings, CacheSettings, EvaluateSettings
+from lensaudit.auditing.settings import AuditSettings, EvaluateSettings
 from lensaudit.cli import library
 from lensaudit.cli.options import ModelName, SettingOption, options, result_folder, shared
 from lensaudit.cli.project import choosing, current_project, is_typed
@@ -26,6 +26,7 @@ from lensaudit.cli.terminal import (
     say,
     written,
 )
+from lensaudit.doors.settings import CacheSettings
 from lensaudit.errors import InputError, PartialError, VerificationError, WorkError, need
 from lensaudit.evaluation.settings import HarnessSettings
 from lensaudit.patching.settings import PatchSettings

@@ -15,7 +15,7 @@ from lensaudit.activations.spec import SEAL, SPEC
 from lensaudit.ask.again import Asked
 from lensaudit.ask.door import door
 from lensaudit.auditing.calls import answered, told
-from lensaudit.auditing.settings import CacheSettings
+from lensaudit.doors.settings import CacheSettings
 from lensaudit.errors import InputError, LensAuditError
 from lensaudit.progress import Notice, Tell, unheard
 from lensaudit.results.manifest import Manifest

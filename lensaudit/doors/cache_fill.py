@@ -8,9 +8,9 @@ from rich.filesize import decimal as size
 
 from lensaudit.activations.chosen import parts_of
 from lensaudit.activations.store import ActivationStore
-from lensaudit.auditing.settings import CacheSettings
 from lensaudit.data.tofu import forget_set
 from lensaudit.doors.cache import CacheResult
+from lensaudit.doors.settings import CacheSettings
 from lensaudit.models.checkpoint import open_model
 from lensaudit.models.large.placement import planned_text
 from lensaudit.patching.prepare import resolved_settings, session_of

@@ -4,7 +4,6 @@ Only codes that the policy names pass, and only where what it asks for was measu
 every model is given.
 """
 
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -14,7 +13,7 @@ from annotated_types import Ge
 from pydantic import Field
 
 from lensaudit.errors import InputError
-from lensaudit.files import read_text
+from lensaudit.files import read_toml
 from lensaudit.results.locate import LeftOut
 from lensaudit.results.reading import Flag, Length, Share, Whole, checked
 from lensaudit.settings import Place
@@ -94,11 +93,7 @@ def read_policy(path: Place) -> Policy:
     Raises:
         InputError: no TOML, a key that is none, or a value that none of its kind may have.
     """
-    path = Path(path)
-    try:
-        content = tomllib.loads(read_text(path))
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{path}: not TOML ({error})") from error
+    content = read_toml(Path(path))
     if extra := sorted(set(content) - {"gate"}):
         raise InputError(f"{path}: {extra[0]!r} is unknown; wanted one table, [gate]")
     if not isinstance(given := content.get("gate", {}), Mapping):

@@ -4,7 +4,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
-from lensaudit.settings import Needs, Option, Place, Section
+from lensaudit.settings import (
+    Caches,
+    Kept,
+    Machine,
+    Names,
+    Needs,
+    Option,
+    Place,
+    Positions,
+    Rows,
+    Section,
+)
 
 Format = Literal["eee", "hub-results", "model-card", "inspect", "junit", "markdown", "uds-runs"]
 
@@ -41,3 +52,22 @@ class ExportSettings:
     def repo(self) -> str:
         """ORG/NAME of the data set, without its revision; empty where none is named."""
         return (self.dataset or "").partition("@")[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheSettings(Caches, Machine, Rows, Names):
+    """A run of `cache`: residual streams, or components of a model's layers."""
+
+    component: Annotated[
+        Kept | tuple[Kept, ...],
+        Option(
+            "What is cached of every layer: the residual stream after it, what attention or the "
+            "MLP adds, the stream between them, or all heads' outputs. Repeatable. "
+            "[default: resid]",
+            expert=True,
+        ),
+    ] = ()
+    positions: Annotated[
+        Positions,
+        Option("The read positions and the last prompt token, or every token.", expert=True),
+    ] = "span"

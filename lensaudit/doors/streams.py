@@ -19,11 +19,11 @@ from torch import Tensor
 from lensaudit.activations.chosen import parts_of
 from lensaudit.activations.store import Activations
 from lensaudit.ask.keywords import given_to
-from lensaudit.auditing.settings import CacheSettings
 from lensaudit.data.facts import Fact
 from lensaudit.data.spans import Encoded, Tokenizer, make_batch, prompt_of
 from lensaudit.data.tofu import DEMO
 from lensaudit.doors.cache_fill import prepare_model
+from lensaudit.doors.settings import CacheSettings
 from lensaudit.errors import InputError
 from lensaudit.models.bridge import TransformerBridge, device_of, residuals, unembedded
 from lensaudit.models.checkpoint import open_model

@@ -35,7 +35,6 @@ from lensaudit.meta.records import FaithfulnessRecord, RobustnessRecord, read_ju
 from lensaudit.meta.settings import AggregateSettings, Attack, Form, MetaTableSettings
 from lensaudit.models.registry import DEMO
 from lensaudit.progress import Notice, unheard
-from lensaudit.results.integrity import check_result
 from lensaudit.results.kinds.meta import Aggregate, Aggregates, MetaRow, MetaTable
 from lensaudit.results.manifest import MANIFEST, MANIFESTS, as_placed, manifest
 from lensaudit.results.owner import check_free, claim
@@ -132,7 +131,6 @@ def _read_into(found: Sources, path: Path) -> None:
         found.forms[stable.attack] = str(stable.form)
         found.filters[stable.attack] = str(stable.filter)
     elif isinstance(content, dict) and {"faithfulness", "robustness"} <= content.keys():
-        check_result(path)
         _published_into(found, content, path)
     else:
         raise InputError(

@@ -8,7 +8,6 @@ be listed offline: a name says "published", not "exists".
 import difflib
 import os
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -18,7 +17,7 @@ from typing import Any, Literal, get_args
 
 import lensaudit
 from lensaudit.errors import InputError
-from lensaudit.files import read_json, read_text
+from lensaudit.files import read_json, read_text, read_toml
 from lensaudit.results.reading import json_object
 from lensaudit.settings import NO_RETAIN_MODEL, Models, Place, several, user_cache
 
@@ -396,10 +395,7 @@ def _read_file(path: Path) -> Mapping[str, Any]:
     text = read_text(path)
     if path.suffix == ".json" or (path.suffix != ".toml" and text.lstrip().startswith(("{", "["))):
         return json_object(path)
-    try:
-        return tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise InputError(f"{path}: not TOML: {error}") from error
+    return read_toml(path)
 
 
 def _entry_problems(name: str, entry: Any) -> list[str]:

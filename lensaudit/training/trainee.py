@@ -22,7 +22,8 @@ from lensaudit.files import read_json, write_csv
 from lensaudit.models.adapter import CONFIG, WEIGHTS, peft_for
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import Checkpoint, load_tokenizer
-from lensaudit.models.device import free_bytes, resolve_device
+from lensaudit.models.device import resolve_device
+from lensaudit.models.memory import free_bytes
 from lensaudit.models.sizes import n_parameters
 from lensaudit.progress import Notice, unheard
 from lensaudit.results import keyed

@@ -10,9 +10,10 @@ from support.tolerance import NATS
 from lensaudit.activations.opening import open_activations
 from lensaudit.auditing.evaluate import evaluate_into, open_evaluation
 from lensaudit.auditing.patch import plan_patch
-from lensaudit.auditing.settings import CacheSettings, EvaluateSettings
+from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.cli.main import run
 from lensaudit.doors.cache_fill import cache_into, plan_cache
+from lensaudit.doors.settings import CacheSettings
 from lensaudit.errors import InputError
 from lensaudit.models import causal
 from lensaudit.models.large import placement

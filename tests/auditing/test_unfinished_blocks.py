@@ -16,8 +16,8 @@ from lensaudit.activations.opening import open_activations
 from lensaudit.activations.scratch import DONE, NUMBERS, forget_blocks
 from lensaudit.activations.store import CacheWriter
 from lensaudit.activations.upkeep import collect
-from lensaudit.auditing.settings import CacheSettings
 from lensaudit.doors.cache_fill import cache_into
+from lensaudit.doors.settings import CacheSettings
 from lensaudit.models.large import placement
 from lensaudit.models.large.placement import all_on, stored_tensors
 

@@ -239,6 +239,7 @@ def test_a_model_that_is_its_own_control_passes_no_gate(tmp_path, capsys):
         ("[gates]", "is unknown"),
         ("gate = 3", "no table"),
         ("gate", "not TOML"),
+        (f"gate = {'[' * 5000}", "not TOML"),
         ("[gate]\nmin_rows = 1\nmin_rows = 2", "not TOML"),
     ],
 )

@@ -4,8 +4,8 @@ import resource
 
 import pytest
 
-from lensaudit.models import device
-from lensaudit.models.device import free_bytes
+from lensaudit.models import memory
+from lensaudit.models.memory import free_bytes
 
 
 def group(root, path, limit, used, cache):
@@ -19,7 +19,7 @@ def group(root, path, limit, used, cache):
 @pytest.mark.parametrize(("limit", "place"), [(resource.RLIMIT_AS, 0), (resource.RLIMIT_DATA, 5)])
 def test_limits_of_the_process_are_kept(limit, place):
     before = resource.getrlimit(limit)
-    used = int((device.PROC / "self" / "statm").read_text().split()[place])
+    used = int((memory.PROC / "self" / "statm").read_text().split()[place])
     resource.setrlimit(limit, (used * resource.getpagesize() + (300 << 20), before[1]))
     try:
         assert 290 <= free_bytes("cpu") >> 20 <= 300
@@ -31,13 +31,13 @@ def test_the_narrowest_control_group_counts_and_cached_files_can_be_given_up(mon
     proc, groups = tmp_path / "proc", tmp_path / "groups"
     (proc / "self").mkdir(parents=True)
     (proc / "self" / "cgroup").write_text("1:cpu:/elsewhere\n0::/outer/inner\n")
-    monkeypatch.setattr(device, "PROC", proc)
-    monkeypatch.setattr(device, "GROUPS", groups)
-    assert device.left_by_limits() is None
+    monkeypatch.setattr(memory, "PROC", proc)
+    monkeypatch.setattr(memory, "GROUPS", groups)
+    assert memory.left_by_limits() is None
     group(groups, ".", "max", 900, 0)
     group(groups, "outer", 1000, 700, 50)
     group(groups, "outer/inner", 4000, 600, 0)
-    assert device.left_by_limits() == 350
+    assert memory.left_by_limits() == 350
     assert free_bytes("cpu") == 350
     group(groups, "outer/inner", 400, 600, 100)
-    assert device.left_by_limits() == 0
+    assert memory.left_by_limits() == 0

@@ -3,8 +3,8 @@
 import pytest
 from support.audit_helpers import anew, audit_in, run, save_family, save_questions
 
-from lensaudit.auditing.settings import CacheSettings
 from lensaudit.doors.cache_fill import cache_into, plan_cache
+from lensaudit.doors.settings import CacheSettings
 from lensaudit.errors import InputError
 
 COMPONENTS = {"attn": "attn", "mlp": "mlp", "resid_mid": "resid_mid", "head:1": "heads"}

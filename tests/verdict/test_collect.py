@@ -11,6 +11,7 @@ from support import verdict_support as made
 from lensaudit.cli.main import run
 from lensaudit.doors.gate import Policy, gate
 from lensaudit.errors import InputError
+from lensaudit.results.manifest import MANIFEST
 from lensaudit.scores.intervals import exact_excess
 from lensaudit.screen.depth import sentences
 from lensaudit.verdict.attacks import ALONE, _null_of
@@ -492,6 +493,14 @@ def test_one_digit_that_was_edited_is_told(tmp_path):
         with pytest.raises(InputError, match="was changed after the run wrote it"):
             verdicts([folder])
         assert run(["verdict", str(folder)]) == 2
+
+
+def test_a_result_that_nothing_can_be_compared_with_is_not_believed(tmp_path):
+    """Of another tool's log nobody asks for a manifest, and it decides nothing."""
+    attack = worst_folder(tmp_path / "a")
+    (attack / MANIFEST).unlink()
+    with pytest.raises(InputError, match=f"no {MANIFEST} to compare it with"):
+        verdicts([attack])
 
 
 def test_a_folder_that_yields_no_view_is_refused_by_name(tmp_path):

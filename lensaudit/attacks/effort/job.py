@@ -17,7 +17,7 @@ from lensaudit.attacks.rtt.readout import EncodedSplit, StartWeights, read, read
 from lensaudit.attacks.settings import EffortSettings, FactReadout
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import Checkpoint
-from lensaudit.models.device import free_bytes
+from lensaudit.models.memory import free_bytes
 from lensaudit.models.sizes import n_parameters
 from lensaudit.progress import Progress, Tell, unheard
 from lensaudit.results.kinds.effort import TrainingRate

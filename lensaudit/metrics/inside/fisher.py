@@ -18,7 +18,7 @@ from lensaudit.files import make_folder
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import Checkpoint
 from lensaudit.models.conditions import EAGER
-from lensaudit.models.device import free_bytes
+from lensaudit.models.memory import free_bytes
 from lensaudit.patching.session import Session
 from lensaudit.progress import Progress
 from lensaudit.results.keyed import read_marked, write_marked

@@ -30,7 +30,7 @@ from torch import Tensor
 
 from lensaudit.errors import InputError, WorkError
 from lensaudit.models.checkpoint import Checkpoint
-from lensaudit.models.device import free_bytes
+from lensaudit.models.memory import free_bytes
 from lensaudit.models.quantize import from_codes
 from lensaudit.models.sizes import LEAST_BUDGET, planned_bytes
 from lensaudit.models.weight_files import DTYPES, header_of, weight_files
