@@ -73,7 +73,7 @@ class Widened(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Called in place of every function of PyTorch."""
-        if func is torch.matmul and args[0].dtype in LOOPED:
+        if func is torch.matmul and not kwargs and args[0].dtype in LOOPED:
             return func(*(one.float() for one in args)).to(args[0].dtype)
         return func(*args, **(kwargs or {}))
 

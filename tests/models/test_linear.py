@@ -109,6 +109,7 @@ def test_attention_is_summed_in_float32_where_it_would_be_a_loop(monkeypatch, dt
     with module.Widened():
         found = torch.matmul(one, other)
         assert torch.matmul(one.double(), other.double()).dtype is torch.float64
+        assert torch.matmul(input=one, other=other).dtype is dtype  # as somebody's hook may call it
     exact = torch.matmul(one.double(), other.double())
     assert found.dtype is dtype
     half = torch.finfo(dtype).eps / 2
