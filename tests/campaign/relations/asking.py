@@ -860,8 +860,8 @@ def _project(recipe: Recipe, where: str, bench: Bench) -> None:
             {
                 path: _as_named(without_plan(path, doc))
                 for path, doc in files.items()
-                # the key of a plan is of places, too
-                if path.endswith(".json") and path != "plan.json"
+                # the key of a plan is of places, too; `meta` has one below its own folder
+                if path.endswith(".json") and not path.endswith("plan.json")
             }
         )
     if what := apart(found[0], found[1], 1e-9):
@@ -870,7 +870,7 @@ def _project(recipe: Recipe, where: str, bench: Bench) -> None:
 
 def without_plan(path: str, doc: Any) -> Any:
     """The result of a unit without the key of its plan, which is of places."""
-    is_unit = path.startswith("units/") and isinstance(doc, dict)
+    is_unit = path.removeprefix("sweep/").startswith("units/") and isinstance(doc, dict)
     return {name: one for name, one in doc.items() if name != "plan"} if is_unit else doc
 
 
