@@ -19,13 +19,14 @@ from lensaudit.files import read_bytes, read_json
 from lensaudit.results.integrity import home_of, manifests_of, misfits
 from lensaudit.results.kinds.table import record_in
 from lensaudit.results.ledger_check import NAMED_FOR, is_ledger, verify_ledger
-from lensaudit.results.locate import NAMES, locate
+from lensaudit.results.locate import COLLECTED, NAMES, locate
 from lensaudit.results.manifest import BEGUN, MANIFEST, MANIFESTS, mark_of, signed
 from lensaudit.results.reading import json_object
 from lensaudit.text import digest, parse_json
 
 Kind = Literal["result", "pass", "book", "cache", "tensors", "document"]
-_SEALED = {name for name, kind in NAMES.items() if kind in ("patch", "eval", "steering", "traits")}
+_KINDS = ("patch", "eval", "steering", "traits", "curve")
+_SEALED = {name for name, kind in NAMES.items() if kind in _KINDS}
 """Files of a finished run: its manifest is written after them."""
 _OF_META = {"faithfulness", "robustness", "meta_table", "aggregate"}
 """What tables of `meta` say that they are; each has a manifest of its own."""
@@ -95,6 +96,8 @@ def _file(path: Path) -> CheckedPlace | None:
 def _has_lost_its_manifest(path: Path) -> bool:
     if path.name in _SEALED:
         return is_orphan(path) and _is_ours(path)
+    if path.name == COLLECTED:
+        return is_orphan(path)
     own = path.parent / MANIFESTS / path.stem / MANIFEST
     if path.suffix != ".json" or own.exists() or path.stat().st_size > _LARGEST_DOCUMENT:
         return False

@@ -36,6 +36,8 @@ _BATCH = re.compile(
 """What `judge batch run` keeps of what it sent and got."""
 _CONFIGS = ("config.json", "adapter_config.json")
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
+_OF_A_MODEL = ("model", "adapter_model", "pytorch_model")
+"""What files of weights are called."""
 _NO_MATTER = {
     "activations",
     "batch_size",
@@ -285,8 +287,9 @@ def remove(run: Run, *, dry_run: bool = False) -> int:
         with suppress(InputError):  # another program's, which is told with other foreign files
             named.update(answered_for(path))
             manifests.add(path)
-    for one in (path for name in _CONFIGS for path in folder.rglob(name)):
-        if any(path.suffix in _WEIGHTS for path in one.parent.iterdir()):
+    for one in (path for path in folder.rglob("*") if path.suffix in _WEIGHTS):
+        # also where its configuration was lost
+        if one.name.startswith(_OF_A_MODEL) or any((one.parent / x).exists() for x in _CONFIGS):
             raise InputError(f"{one.parent}: holds a model, not results; delete it yourself")
     named |= manifests
     files = files_below(folder, lambda path: path in named or is_kept(path))

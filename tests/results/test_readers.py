@@ -143,3 +143,11 @@ def test_a_table_whose_manifest_is_gone_is_told(golden, tmp_path, capsys):
         gone.unlink()
     assert run(["verify", str(folder)]) == 4
     assert f"its {MANIFEST} is gone, so nobody can check" in "".join(capsys.readouterr())
+
+
+@pytest.mark.parametrize("golden", ["sweep_collect:s/results", "watch:out"])
+def test_tables_of_a_sweep_whose_manifest_is_gone_are_told(golden, tmp_path, capsys):
+    folder = lay_out(golden, tmp_path / "run")
+    (folder / MANIFEST).unlink()
+    assert run(["verify", str(folder)]) == 4
+    assert f"its {MANIFEST} is gone, so nobody can check" in "".join(capsys.readouterr())

@@ -133,6 +133,9 @@ def test_a_run_is_deleted_whole_and_a_model_is_not(tmp_path):
     (model / "model.safetensors").write_bytes(b"x")
     with pytest.raises(InputError, match="holds a model"):
         remove(read_run(model))
+    (model / "config.json").unlink()  # lost, and still a model
+    with pytest.raises(InputError, match="holds a model"):
+        remove(read_run(model), dry_run=True)
     (tmp_path / "link").symlink_to(model)
     with pytest.raises(InputError, match="is a link"):
         remove(read_run(tmp_path / "link"))

@@ -869,9 +869,14 @@ def _project(recipe: Recipe, where: str, bench: Bench) -> None:
 
 
 def without_plan(path: str, doc: Any) -> Any:
-    """The result of a unit without the key of its plan, which is of places."""
-    is_unit = path.removeprefix("sweep/").startswith("units/") and isinstance(doc, dict)
-    return {name: one for name, one in doc.items() if name != "plan"} if is_unit else doc
+    """A unit's result, or a curve's manifest, without the key of its plan, which is of places."""
+    if not isinstance(doc, dict):
+        return doc
+    if path.removeprefix("sweep/").startswith("units/"):
+        return {name: one for name, one in doc.items() if name != "plan"}
+    if path == "manifest.json" and doc.get("kind") == "curve":
+        return {**doc, "inputs": {**doc["inputs"], "plan": ""}}
+    return doc
 
 
 def click_options(recipe: Recipe) -> list[Any]:
