@@ -5,18 +5,20 @@
 MKL is what `torch.nn.functional.linear` uses; oneDNN is what `lensaudit.models.linear` uses of a
 product large enough. Shapes of the embedded family, SmolLM2-135M and Llama-3.2-1B. The two take
 turns; the fastest of each shape's runs, and the ratio of the two. Also how far both are from
-float64, over the largest value.
+float64, over the largest value. A second table has float16 and bfloat16, of layers and of attention
+(`torch.matmul`): PyTorch's own product against that of `lensaudit.models.linear`.
 """
 
 import time
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
 from torch.nn.functional import linear as plain
 
 from benchmarks.machine import describe
-from lensaudit.models.linear import linear
+from lensaudit.models.linear import Widened, linear
 
 N_RUNS = 30
 SHAPES = (
@@ -25,6 +27,8 @@ SHAPES = (
     *((32, 2048, 8192), (512, 2048, 8192)),
 )
 """Rows, columns in and out."""
+HALF_SHAPES = ((2, 2048, 8192), (4, 2048, 8192), (16, 2048, 8192), (4, 576, 1536), (512, 576, 1536))
+N_HALF_RUNS = 5
 
 
 def seconds(run: Callable[[], Tensor]) -> float:
@@ -50,6 +54,34 @@ def main() -> None:
         off = [float((run() - exact).abs().max() / exact.abs().max()) for run in both]
         times = f"{mkl * 1e6:.0f} | {chosen * 1e6:.0f} | {mkl / chosen:.1f}"
         print(f"| {m} x {k} x {n} | {times} | {off[0]:.0e} | {off[1]:.0e} |")
+    halves()
+
+
+def halves() -> None:
+    """Print the table of float16 and bfloat16."""
+    print("\n| product | type | PyTorch's own, us | chosen, us | ratio |\n|---|---|---|---|---|")
+    for dtype in (torch.float16, torch.bfloat16):
+        for m, k, n in HALF_SHAPES:
+            inner, weight = torch.randn(m, k).to(dtype), torch.randn(n, k).to(dtype)
+            own, chosen = partial(plain, inner, weight), partial(linear, inner, weight, None)
+            _compared(f"{m} x {k} x {n}", dtype, own, chosen)
+        keys = torch.randn(64, 4, 40, 32).to(dtype)
+        own = partial(torch.matmul, keys, keys.transpose(2, 3))
+        _compared("64 x 4 heads, 40 x 32 x 40", dtype, own, partial(_widened, own))
+
+
+def _widened(product: Callable[[], Tensor]) -> Tensor:
+    with Widened():
+        return product()
+
+
+def _compared(
+    what: str, dtype: torch.dtype, own: Callable[[], Tensor], chosen: Callable[[], Tensor]
+) -> None:
+    turns = [(seconds(own), seconds(chosen)) for _ in range(N_HALF_RUNS)]
+    theirs, ours = (min(one) for one in zip(*turns, strict=True))
+    name = str(dtype).removeprefix("torch.")
+    print(f"| {what} | {name} | {theirs * 1e6:.0f} | {ours * 1e6:.0f} | {theirs / ours:.1f} |")
 
 
 if __name__ == "__main__":

@@ -4,8 +4,8 @@ PyTorch multiplies float32 matrices by MKL, which serves processors other than I
 kernel; oneDNN, which comes with PyTorch too, does the same sums in about half the time there
 (`python -m benchmarks.linear`). A product's size decides, so a run's numbers stay those of the run.
 For float16, and for bfloat16 where the processor has no instructions for it, PyTorch has loops
-alone, up to twenty times slower: there the product is made in float32, as those loops sum, and
-rounded once.
+alone, which take up to nine times as long (the same benchmark): there the product is made in
+float32, as those loops sum, and rounded once.
 """
 
 from typing import Any

@@ -392,8 +392,8 @@ def _read_entries(path: Path, shipped: Mapping[str, ModelSpec]) -> dict[str, Mod
 
 
 def _read_file(path: Path) -> Mapping[str, Any]:
-    text = read_text(path)
-    if path.suffix == ".json" or (path.suffix != ".toml" and text.lstrip().startswith(("{", "["))):
+    is_toml, is_json = path.suffix == ".toml", path.suffix == ".json"
+    if is_json or (not is_toml and read_text(path).lstrip().startswith(("{", "["))):
         return json_object(path)
     return read_toml(path)
 

@@ -168,12 +168,14 @@ def _retain_log(sweep: Sweep, unit: Unit) -> Path | None:
     log = sweep.unit(anchor.id) / "eval" / f"{asked.suite.upper()}_EVAL.json"
     if unit == anchor:
         return None
-    if not log.exists() and retain_names(ordered(asked.suite, asked.metrics)):
+    if log.exists():
+        return log
+    if retain_names(ordered(asked.suite, asked.metrics)):
         raise TryAgainError(
             f"{unit.label}: waits for the retain model {anchor.target}, which is not done; "
             "run the sweep again"
         )
-    return log if log.exists() else None
+    return None
 
 
 @ends_as_sources()

@@ -66,7 +66,10 @@ def test_what_needs_gradients_has_them(calls, of):
     assert len(calls) == 1
 
 
-def test_autocast_is_PyTorchs_own(calls):
+def test_other_precisions_are_PyTorchs_own(calls, monkeypatch):
+    monkeypatch.setattr(module, "LOOPED", {torch.float16})
+    inner, weight, bias = (one.bfloat16() for one in draw(*WIDE))
+    assert torch.equal(linear(inner, weight, bias), nn.functional.linear(inner, weight, bias))
     inner, weight, bias = draw(*WIDE)
     with torch.autocast("cpu", torch.bfloat16):
         assert linear(inner, weight, bias).dtype is torch.bfloat16
