@@ -4,8 +4,7 @@ import functools
 import os
 from threading import Thread
 
-from huggingface_hub import constants, get_session
-from huggingface_hub.errors import HTTPError  # pyright: ignore[reportPrivateImportUsage]
+from huggingface_hub import constants
 
 WAIT_S = 1.5
 """Seconds the Hub is given to answer; HF_HUB_ETAG_TIMEOUT, where it is set, says another number."""
@@ -19,6 +18,10 @@ def reachable() -> bool:
 @functools.cache
 def _answers(address: str) -> bool:
     """Asked in a thread of its own: to look up a name may take longer than a request is given."""
+    # a tenth of a second
+    from huggingface_hub import get_session
+    from huggingface_hub.errors import HTTPError  # pyright: ignore[reportPrivateImportUsage]
+
     limit_s = float(os.environ.get("HF_HUB_ETAG_TIMEOUT") or WAIT_S)
     heard: list[int] = []
 

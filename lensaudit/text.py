@@ -36,8 +36,9 @@ def parse_json(text: str | bytes) -> Any:
         value = json.loads(text)
     except RecursionError as error:
         raise ValueError("nested too deep") from error
+    opened = text.count("{") + text.count("[") if isinstance(text, str) else len(text)
     level, n_levels = [value] if isinstance(value, dict | list) else [], 0
-    while level and len(text) > 2 * MOST_NESTED:
+    while level and opened > MOST_NESTED:
         if n_levels == MOST_NESTED:
             raise ValueError(f"nested more than {MOST_NESTED} deep")
         n_levels += 1

@@ -8,10 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub.errors import (
-    StrictDataclassError,
-)
-
 from lensaudit.errors import InputError, told_by
 from lensaudit.models.adapter import CONFIG, open_adapter, trained_on
 from lensaudit.models.hashing import (
@@ -38,9 +34,9 @@ _BIDIRECTIONAL = re.compile(r"For(?:MaskedLM|PreTraining|\w+Classification|Quest
 
 _UNLOADABLE = (
     *(OSError, ValueError, LookupError, RuntimeError, ImportError, TypeError, AttributeError),
-    *(StrictDataclassError, struct.error),
+    struct.error,
 )
-"""What libraries raise for files they cannot use; transformers' own for a contradictory config."""
+"""What libraries raise for files they cannot use."""
 
 
 @contextmanager
@@ -57,10 +53,15 @@ def loading(told: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
+        from huggingface_hub.errors import StrictDataclassError  # a tenth of a second
+
         if isinstance(error.__context__, KeyboardInterrupt):  # it broke while being interrupted
             raise KeyboardInterrupt from error
-        # `tokenizers` raises bare Exception for a broken file; other kinds are bugs, to be seen
-        unloadable = type(error) is Exception or isinstance(error, _UNLOADABLE)
+        # `tokenizers` raises bare Exception for a broken file, transformers its own for a
+        # contradictory configuration; other kinds are bugs, to be seen
+        unloadable = type(error) is Exception or isinstance(
+            error, (*_UNLOADABLE, StrictDataclassError)
+        )
         if not unloadable or type(error).__name__ == "OutOfMemoryError":  # torch's
             raise
         raise InputError(f"{told} ({told_by(error)})") from error

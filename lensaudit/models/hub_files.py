@@ -1,41 +1,20 @@
 """A Hub repository's files in its folder of the cache, with one line for each way that fails."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from huggingface_hub import constants
-from huggingface_hub.errors import (
-    GatedRepoError,
-    HfHubHTTPError,
-    HTTPError,  # pyright: ignore[reportPrivateImportUsage] - of whichever HTTP library it uses
-    LocalEntryNotFoundError,
-    RepositoryNotFoundError,
-    RevisionNotFoundError,
-)
 
 from lensaudit.errors import InputError, LensAuditError
 from lensaudit.files import os_error
 from lensaudit.hub import reachable
-from lensaudit.models.registry import (
-    ModelSpec,
-)
+from lensaudit.models.registry import ModelSpec
 
 WANTED = ("*.safetensors", "*.json", "*.jinja", "tokenizer.model", "merges.txt", "vocab.txt")
 
 UNWANTED = ("*/*", "consolidated*", "*.index.fp16.json")
 """Subfolders (other formats) and Mistral's second copy of its weights."""
-
-_LINES: tuple[tuple[type[Exception], str], ...] = (
-    (
-        GatedRepoError,
-        "is gated; accept its terms on the Hub and log in (`hf auth login` or HF_TOKEN)",
-    ),
-    (RevisionNotFoundError, "has no revision {revision!r}; name another branch, tag or commit"),
-    (
-        RepositoryNotFoundError,
-        "no such repository on the Hub, or a private one; check the name, or log in",
-    ),
-)
-"""The first kind that fits counts: a gated repository is also one not found."""
 
 
 def fetch(spec: ModelSpec) -> Path:
@@ -46,7 +25,7 @@ def fetch(spec: ModelSpec) -> Path:
     """
     from huggingface_hub import snapshot_download  # a third of a second to import
 
-    try:
+    with asking(spec):
         return Path(
             snapshot_download(
                 spec.repo,
@@ -56,8 +35,6 @@ def fetch(spec: ModelSpec) -> Path:
                 local_files_only=not reachable(),
             )
         )
-    except (OSError, HTTPError, ValueError) as error:
-        raise explained(error, spec) from error
 
 
 def check_at_hand(spec: ModelSpec) -> None:
@@ -71,21 +48,44 @@ def check_at_hand(spec: ModelSpec) -> None:
             fetch(one)
 
 
-def explained(error: Exception, spec: ModelSpec) -> LensAuditError:
-    """The user's line for what the Hub's library raised.
+@contextmanager
+def asking(spec: ModelSpec) -> Iterator[None]:
+    """Ask the Hub for a repository; what its library raises becomes the user's line.
 
-    The error's own text is not quoted: it may be long or hold a token.
+    Raises:
+        LensAuditError: there is no such repository or revision, no access, or no network.
     """
+    # a tenth of a second, and a finished command asks nothing
+    from huggingface_hub.errors import HTTPError  # pyright: ignore[reportPrivateImportUsage]
+
+    try:
+        yield
+    except (OSError, HTTPError, ValueError) as error:
+        raise _explained(error, spec) from error
+
+
+def _explained(error: Exception, spec: ModelSpec) -> LensAuditError:
+    """The error's own text is not quoted: it may be long or hold a token."""
+    from huggingface_hub import errors
+    from huggingface_hub.errors import HTTPError  # pyright: ignore[reportPrivateImportUsage]
+
     name = spec.name if spec.name == spec.repo else f"{spec.name} ({spec.repo})"
-    for kind, line in _LINES:
+    for kind, line in {  # the first that fits: a gated one is also not found
+        errors.GatedRepoError: "is gated; accept its terms on the Hub and log in "
+        "(`hf auth login` or HF_TOKEN)",
+        errors.RevisionNotFoundError: f"has no revision {spec.revision!r}; name another branch, "
+        "tag or commit",
+        errors.RepositoryNotFoundError: "no such repository on the Hub, or a private one; check "
+        "the name, or log in",
+    }.items():
         if isinstance(error, kind):
-            return InputError(f"{name}: {line.format(revision=spec.revision)}")
-    if isinstance(error, HfHubHTTPError):
+            return InputError(f"{name}: {line}")
+    if isinstance(error, errors.HfHubHTTPError):
         status = error.response.status_code
         said = f"the Hub answers with HTTP {status}; try again later"
         if status in (401, 403):
             said = "the Hub refuses access; check HF_TOKEN, or log in with `hf auth login`"
-    elif isinstance(error, LocalEntryNotFoundError | HTTPError | ConnectionError):
+    elif isinstance(error, errors.LocalEntryNotFoundError | HTTPError | ConnectionError):
         said = "cannot be fetched: no network, and not in the local cache; name a local folder"
         if constants.HF_HUB_OFFLINE:
             said = "is not in the local cache and HF_HUB_OFFLINE is set; unset it, or name a folder"

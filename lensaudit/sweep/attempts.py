@@ -37,7 +37,6 @@ from types import FrameType, TracebackType
 from typing import Any, Literal, get_args
 
 from filelock import FileLock, Timeout
-from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled
 
 from lensaudit.errors import LensAuditError, TryAgainError, WorkError, told_by
 from lensaudit.files import append_jsonl, make_folder, os_error, read_bytes, sync_folder
@@ -84,6 +83,8 @@ class AttemptFailure:
 
 def failure_of(error: BaseException) -> AttemptFailure:
     """The class of an error, by what caused it."""
+    from huggingface_hub.errors import HfHubHTTPError  # a tenth of a second
+
     if isinstance(error, LensAuditError):
         named = next(iter(str(error).splitlines()), "")
     else:
@@ -109,6 +110,8 @@ def _is_memory(error: BaseException) -> bool:
 
 
 def _is_passing(error: BaseException) -> bool:
+    from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled
+
     # the Hub library says so when it could not ask: no network, or it answered too late
     unasked = isinstance(error, LocalEntryNotFoundError) and error.__cause__ is not None
     passing = isinstance(error, TryAgainError | ConnectionError | TimeoutError) or unasked

@@ -14,24 +14,24 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from filelock import FileLock
-from huggingface_hub import HfApi, ModelInfo, snapshot_download
-from huggingface_hub.errors import HTTPError  # pyright: ignore[reportPrivateImportUsage]
-from huggingface_hub.utils import filter_repo_objects
 from rich.filesize import decimal as size
 
 from lensaudit.errors import InputError, LensAuditError, PartialError, TryAgainError, WorkError
 from lensaudit.files import make_folder, os_error, read_json, write_json
 from lensaudit.models.checkpoint import open_checkpoint
-from lensaudit.models.hub_files import UNWANTED, WANTED, explained
+from lensaudit.models.hub_files import UNWANTED, WANTED, asking
 from lensaudit.models.registry import ModelSpec, resolve
 from lensaudit.partials import is_running, process_name
 from lensaudit.results.reading import Whole, checked_as
 from lensaudit.sweep.attempts import state_of
 from lensaudit.sweep.plan import Sweep, Target
 from lensaudit.text import slug
+
+if TYPE_CHECKING:
+    from huggingface_hub import ModelInfo
 
 POLL_S = 0.5
 DEFAULT_CHECKPOINTS = 4
@@ -49,18 +49,19 @@ def spec_of(target: Target) -> ModelSpec:
     return ModelSpec(target.name, target.repo, target.revision, "unlearned", target.method)
 
 
-def listing(target: Target) -> ModelInfo:
+def listing(target: Target) -> "ModelInfo":
     """A checkpoint on the Hub at one commit, asked of it; of its files those that are fetched.
 
     Raises:
         LensAuditError: there is no such repository, no access or no network.
     """
-    try:
+    from huggingface_hub import HfApi  # a third of a second, and nothing is fetched twice
+    from huggingface_hub.utils import filter_repo_objects
+
+    with asking(spec_of(target)):
         info = HfApi(endpoint=os.environ.get("HF_ENDPOINT")).model_info(
             target.repo, revision=target.revision, files_metadata=True, timeout=TIMEOUT_S
         )
-    except (OSError, HTTPError, ValueError) as error:
-        raise explained(error, spec_of(target)) from error
     found = filter_repo_objects(
         info.siblings or [],
         allow_patterns=list(WANTED),
@@ -71,18 +72,20 @@ def listing(target: Target) -> ModelInfo:
     return info
 
 
-def bytes_of(there: ModelInfo) -> int:
+def bytes_of(there: "ModelInfo") -> int:
     """Size of all files of a listing."""
     return sum(one.size or 0 for one in there.siblings or ())
 
 
-def download(target: Target, there: ModelInfo, folder: Path) -> None:
+def download(target: Target, there: "ModelInfo", folder: Path) -> None:
     """Fetch the files of a listing into `folder`, and compare sizes and hashes with it.
 
     Raises:
         LensAuditError: it cannot be fetched; what is there is used by the next try.
         TryAgainError: a file is not what the Hub says it is; it is removed.
     """
+    from huggingface_hub import snapshot_download
+
     folder.mkdir(parents=True, exist_ok=True)
     free, needed = shutil.disk_usage(folder).free, bytes_of(there)
     if free < needed:
@@ -91,7 +94,7 @@ def download(target: Target, there: ModelInfo, folder: Path) -> None:
             "some and run again"
         )
     files = there.siblings or ()
-    try:
+    with asking(spec_of(target)):
         snapshot_download(
             target.repo,
             revision=there.sha,
@@ -100,8 +103,6 @@ def download(target: Target, there: ModelInfo, folder: Path) -> None:
             max_workers=THREADS,
             endpoint=os.environ.get("HF_ENDPOINT"),
         )
-    except (OSError, HTTPError, ValueError) as error:
-        raise explained(error, spec_of(target)) from error
     for one in files:
         name, path = one.rfilename, folder / one.rfilename
         if not path.is_file():
@@ -117,6 +118,8 @@ def download(target: Target, there: ModelInfo, folder: Path) -> None:
 
 def cached(target: Target) -> Path | None:
     """The folder of a checkpoint that is whole in the user's own cache; nothing is written."""
+    from huggingface_hub import snapshot_download
+
     wanted = {"revision": target.revision, "allow_patterns": list(WANTED)}
     with contextlib.suppress(OSError, ValueError, InputError):
         folder = snapshot_download(target.repo, local_files_only=True, **wanted)
@@ -167,7 +170,7 @@ class Weights:
                 there = self._listed(target)
 
     def _look(
-        self, target: Target, own: Path, there: ModelInfo | None, ahead: bool
+        self, target: Target, own: Path, there: "ModelInfo | None", ahead: bool
     ) -> Literal["here", "needless", "mine", "wait"]:
         """Whether a checkpoint is here, and if not, whether this process may fetch it now."""
         with self._journal() as rows:
@@ -248,7 +251,7 @@ class Weights:
             if repr(rows) != before:
                 write_json(path, rows)
 
-    def _listed(self, target: Target) -> ModelInfo:
+    def _listed(self, target: Target) -> "ModelInfo":
         if self.offline:
             raise InputError(
                 f"{target.name}: its files are not here and --offline forbids to fetch them; run "
@@ -283,7 +286,7 @@ class Weights:
             f"{where}; give a larger --quota"
         )
 
-    def _fetched(self, target: Target, there: ModelInfo, own: Path) -> None:
+    def _fetched(self, target: Target, there: "ModelInfo", own: Path) -> None:
         """Download into a folder of another name, which becomes the checkpoint's when checked."""
         partial, state = own.with_name(f"{own.name}.partial"), "fetching"
         try:
