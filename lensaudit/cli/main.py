@@ -56,7 +56,7 @@ COMMANDS = {
     "runs": ("lensaudit.cli.results:runs", "What was run: list, show, compare, delete."),
     "meta": ("lensaudit.cli.many:meta", "Judge the metrics themselves, over many models."),
     "steer": (
-        "lensaudit.cli.measure:steer_command",
+        "lensaudit.cli.steering:steer_command",
         "Find directions, steer with them, audit by them.",
     ),
     "judge": ("lensaudit.cli.judge:judge", "Judge answers by a language model or word lists."),

@@ -5,11 +5,11 @@ from collections.abc import Hashable, Sequence
 from typing import Any
 
 import numpy as np
-from scipy.special import ndtri, stdtrit
 
 from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.intervals import A_NAN, END_CORRELATION, TINY, column, moments
 from lensaudit.scores.separation import auc
+from lensaudit.scores.special import ndtri, stdtrit
 from lensaudit.scores.stats import Values
 
 
@@ -81,17 +81,15 @@ def _newcombe(
     estimate: float, n_knows: float | int, n_forgot: float | int, quantile: float
 ) -> Estimate:
     """The area between both roots of Newcombe's equation."""
-    from scipy.optimize import brentq  # a tenth of a second to import
-
     extra = (n_knows + n_forgot) / 2 - 1
-
-    def surplus(area: float) -> float:
-        spread = 1 + extra * ((1 - area) / (2 - area) + area / (1 + area))
-        variance = area * (1 - area) * spread / (n_knows * n_forgot)
-        return (estimate - area) ** 2 - quantile * quantile * variance
-
-    # at an estimate of 0 or 1 the surplus is 0 there too: the root wanted is the other one
+    area: Any = np.polynomial.Polynomial([0, 1])
+    below, above = 2 - area, 1 + area  # of var's fractions; times both it is a quartic
+    spread = below * above + extra * ((1 - area) * above + area * below)
+    variance = area * (1 - area) * spread / (n_knows * n_forgot)
+    roots = ((estimate - area) ** 2 * below * above - quantile**2 * variance).roots()
+    roots = roots[np.isreal(roots)].real
+    # at an estimate of 0 or 1 that is a root too: the one wanted is the other
     inside = min(max(estimate, TINY), 1 - TINY)
-    low: Any = 0.0 if estimate <= 0 else brentq(surplus, 0.0, inside)
-    high: Any = 1.0 if estimate >= 1 else brentq(surplus, inside, 1.0)
-    return Estimate(estimate, float(low), float(high))
+    low = 0.0 if estimate <= 0 else float(max(roots[roots <= inside]))
+    high = 1.0 if estimate >= 1 else float(min(roots[roots >= inside]))
+    return Estimate(estimate, low, high)

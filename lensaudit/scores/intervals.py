@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import betaincinv, stdtrit
 
 from lensaudit.scores.estimate import NO_ROWS, Ends, Estimate
+from lensaudit.scores.special import betaincinv, stdtrit
 from lensaudit.scores.stats import Values
 
 FEWEST_GROUPS = 5

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.special import gammaln
 
 from lensaudit.scores.means import SMALLEST_P
+from lensaudit.scores.special import gammaln
 from lensaudit.scores.stats import Values, joined
 
 

@@ -8,8 +8,6 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from scipy.special import bdtrc  # pyright: ignore[reportMissingTypeStubs]
-
 from lensaudit.results.kinds.directions import DirectionsRecord, Experiment
 from lensaudit.results.kinds.effort import EffortRecord
 from lensaudit.results.kinds.eval import EvaluationResult
@@ -22,6 +20,7 @@ from lensaudit.results.kinds.table import Kind
 from lensaudit.results.kinds.worst import WorstRecord
 from lensaudit.scores.estimate import UNMEASURED, Estimate
 from lensaudit.scores.intervals import share_of, worth
+from lensaudit.scores.special import bdtrc
 from lensaudit.verdict.thresholds import (
     CALIBRATED_WITHIN,
     FEWEST_AUTHORS,

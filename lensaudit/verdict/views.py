@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 from annotated_types import Ge
-from scipy.special import stdtr  # pyright: ignore[reportMissingTypeStubs]
 
 from lensaudit.results.manifest import signed_object
 from lensaudit.results.reading import Length, Number, Whole, checked_as
 from lensaudit.scores.estimate import UNMEASURED, Estimate
 from lensaudit.scores.intervals import exact_excess
+from lensaudit.scores.special import stdtr
 from lensaudit.verdict.thresholds import (
     ALPHA,
     FEWEST_AUTHORS,
