@@ -204,7 +204,9 @@ def audit_command(
         )
     page, sealed = found.folder / PAGE, found.folder / library.auditing_result.AUDIT_MANIFEST
     if not sealed.exists() or page not in library.results_integrity.answered_for(sealed):
-        left_out = library.report_render.write_report(found.folders, page)
+        left_out = library.report_render.write_report(
+            found.folders, page, read=found.verdicts.found
+        )
         for one in left_out:
             notice(f"not in the report: {one.path}: {one.reason}")
         if not left_out:
@@ -280,7 +282,7 @@ def demo(real: bool, out: Path | None, activations: Path, as_json: bool) -> None
         found, anchors = library.association_demo.demo_into(
             out, real=real, activations=activations, notice=notice, progress=bar
         )
-    library.report_render.write_report([out], out / PAGE)
+    library.report_render.write_report([out], out / PAGE, read=found.verdicts.found)
     document = [
         {
             **one.summary,

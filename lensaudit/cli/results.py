@@ -59,14 +59,15 @@ def report(
     questions and answers of the forget set.
     """
     examples = library.data_facts.load_facts(data) if data else []
-    # what a project file says in vain is left out
-    told = (
-        {}
-        if is_typed("data")
-        else {"idle": lambda line: notice(f"of the project file left out: {line}")}
-    )
+
+    def idle(line: str) -> None:
+        """What a project file says in vain is left out."""
+        if is_typed("data"):
+            raise InputError(line)
+        notice(f"of the project file left out: {line}")
+
     for one in library.report_render.write_report(
-        results, out, title=title, examples=examples, force=force, **told
+        results, out, title=title, examples=examples, force=force, idle=idle
     ):
         notice(f"left out {one.path}: {one.reason}")
     written(out)

@@ -66,7 +66,7 @@ class Document:
     def take(self, one: Found, texts: Mapping[int, Texts]) -> None:
         """Read one result into its list."""
         if one.kind in ("patch", COUNTERFACTUAL):
-            run = read_patch(one.path, texts)
+            run = read_patch(one.path, texts) if texts else one.record
             self.verdicts.take_run(run) if one.kind == "patch" else self.verdicts.take(one)
             self.runs.append(run)
             for whole in (place / AUDIT_MANIFEST for place in one.path.parents[1:3]):
@@ -218,6 +218,7 @@ def assemble(
     title: str | None = None,
     examples: Iterable[Fact] = (),
     idle: Notice = refused,
+    read: Mapping[Path, Found] = {},
 ) -> Document:
     """Everything found under `paths`.
 
@@ -226,6 +227,7 @@ def assemble(
         title: of the page.
         examples: fill in questions and entities that results do not hold.
         idle: told where these fill in nothing.
+        read: results that were read already, by their files: `Verdicts.found`.
 
     Raises:
         InputError: a path does not exist, nothing under any of them is a finished result, or the
@@ -239,7 +241,7 @@ def assemble(
             document.missing |= part(signed_object(whole), "missing")
     for one in found:
         try:
-            document.take(one, given)
+            document.take(read.get(one.path.resolve(), one), given)
         except InputError as error:
             left.append(LeftOut(str(one.path.parent), str(error)))
     if document.empty:

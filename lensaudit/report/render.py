@@ -3,7 +3,7 @@
 import base64
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from lensaudit.progress import Notice
 from lensaudit.report.assemble import Document, assemble, refused
 from lensaudit.report.evidence import columns_of, empty_of, missing_of
 from lensaudit.report.packing import visible_values
-from lensaudit.results.locate import LeftOut
+from lensaudit.results.locate import Found, LeftOut
 from lensaudit.settings import Place
 from lensaudit.verdict.decide import LIMITS, WORDS, headline, tally
 from lensaudit.verdict.depth import calibration_problem
@@ -55,6 +55,7 @@ def write_report(
     examples: Iterable[Fact] = (),
     force: bool = False,
     idle: Notice = refused,
+    read: Mapping[Path, Found] = {},
 ) -> list[LeftOut]:
     """Write the page of everything found under `paths`; returns what is not on it, and why.
 
@@ -65,7 +66,9 @@ def write_report(
     """
     page = Path(out)
     check_output(page, ours=is_page, force=force)
-    document = assemble([Path(one) for one in paths], title=title, examples=examples, idle=idle)
+    document = assemble(
+        [Path(one) for one in paths], title=title, examples=examples, idle=idle, read=read
+    )
     if page.parent.is_dir():
         sweep_partials(page.parent)
     write_bytes(page, render(document).encode("utf-8"))
