@@ -175,7 +175,7 @@ class Auditor:
 
 
 _PACKAGE = __name__.partition(".")[0]
-ENGINE = ("gym/auditors.py", "metrics/*.py", "data/template_process.py")
+ENGINE = ("gym/auditors.py", "gym/others.py", "metrics/*.py", "data/template_process.py")
 """Files of the package in which a score begins, whatever auditor says it: what no import names, as
 metrics, which are found by their folder, and a program that is started, is listed here."""
 

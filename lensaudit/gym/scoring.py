@@ -14,6 +14,7 @@ from typing import Any
 
 from lensaudit.errors import InputError, LensAuditError
 from lensaudit.groups import batched, grouped
+from lensaudit.gym import others as others  # registers its auditors
 from lensaudit.gym.auditors import AUDITORS, Case, SeedModels
 from lensaudit.gym.ground import said, tokens_of, whole
 from lensaudit.gym.make import PlantedModel, make, models_in
