@@ -205,7 +205,7 @@ def audit_command(
     page, sealed = found.folder / PAGE, found.folder / library.auditing_result.AUDIT_MANIFEST
     if not sealed.exists() or page not in library.results_integrity.answered_for(sealed):
         left_out = library.report_render.write_report(
-            found.folders, page, read=found.verdicts.found
+            found.folders, page, read=found.verdicts.found.values()
         )
         for one in left_out:
             notice(f"not in the report: {one.path}: {one.reason}")
@@ -282,7 +282,7 @@ def demo(real: bool, out: Path | None, activations: Path, as_json: bool) -> None
         found, anchors = library.association_demo.demo_into(
             out, real=real, activations=activations, notice=notice, progress=bar
         )
-    library.report_render.write_report([out], out / PAGE, read=found.verdicts.found)
+    library.report_render.write_report([out], out / PAGE, read=found.verdicts.found.values())
     document = [
         {
             **one.summary,

@@ -61,7 +61,7 @@ HELD = 3
 
 
 @dataclass(frozen=True)
-class Labelled:
+class RelationFact:
     """A fact as tokens, with its relation."""
 
     encoded: Encoded
@@ -73,7 +73,7 @@ class Labelled:
         return self.encoded.token_ids[self.encoded.start + 1]
 
 
-def _facts(bench: SeedModels) -> tuple[list[Labelled], list[Labelled]]:
+def _facts(bench: SeedModels) -> tuple[list[RelationFact], list[RelationFact]]:
     """Annotated rows to keep, and the forget facts: of every relation that several subjects have.
 
     Raises:
@@ -83,10 +83,10 @@ def _facts(bench: SeedModels) -> tuple[list[Labelled], list[Labelled]]:
     return _labelled(kept, bench), _labelled(bench.facts.examples, bench)
 
 
-def _labelled(rows: Sequence[Fact], bench: SeedModels) -> list[Labelled]:
+def _labelled(rows: Sequence[Fact], bench: SeedModels) -> list[RelationFact]:
     own = {one.idx: one.relation for one in labelled(rows)}
     found = ((encode(one, bench.tokenizer), own.get(one.idx)) for one in rows)
-    return [Labelled(one, said) for one, said in found if isinstance(one, Encoded) and said]
+    return [RelationFact(one, said) for one, said in found if isinstance(one, Encoded) and said]
 
 
 @auditor(
@@ -114,7 +114,7 @@ def sparse_probe(case: Case) -> AuditorScore:
     return AuditorScore(score / n, control=gain / n >= SELECTIVE)
 
 
-def _two_answers(rows: Sequence[Labelled]) -> tuple[int, ...]:
+def _two_answers(rows: Sequence[RelationFact]) -> tuple[int, ...]:
     """The two values of a relation, if it has two that enough authors have."""
     authors = Counter(value for value, _ in {(one.value, one.encoded.group) for one in rows})
     classes = tuple(sorted(authors))
@@ -122,7 +122,7 @@ def _two_answers(rows: Sequence[Labelled]) -> tuple[int, ...]:
 
 
 def _probed(
-    model: Any, kept: Sequence[Labelled], asked: Sequence[Labelled], positive: int
+    model: Any, kept: Sequence[RelationFact], asked: Sequence[RelationFact], positive: int
 ) -> tuple[float, float]:
     """AUC over the forget facts of a relation, and how much better kept rows are read than mixed.
 
@@ -215,11 +215,11 @@ def das(case: Case) -> AuditorScore:
     return AuditorScore(sum(facts.values()) / len(facts), facts, control=gain >= SELECTIVE)
 
 
-Pair = tuple[Labelled, Labelled]
+Pair = tuple[RelationFact, RelationFact]
 """A base, and the source that it is interchanged with."""
 
 
-def _pairs(rows: Sequence[Labelled]) -> list[Pair]:
+def _pairs(rows: Sequence[RelationFact]) -> list[Pair]:
     """Each row with the next ones of its relation that have another value."""
     found: list[Pair] = []
     for own in grouped((one.relation, one) for one in rows).values():
@@ -236,14 +236,14 @@ def _values(pairs: Sequence[Pair]) -> list[int]:
 class _Search:
     """A model whose streams of two rows are interchanged where the value is predicted."""
 
-    def __init__(self, model: Any, tokenizer: Any, rows: Sequence[Labelled]) -> None:
+    def __init__(self, model: Any, tokenizer: Any, rows: Sequence[RelationFact]) -> None:
         self.model = bridge_from(copy.deepcopy(model), tokenizer)
         n_layers, width = model.config.num_hidden_layers, model.config.hidden_size
         self.hook = hook_name(min(round(n_layers * DEPTH), n_layers - 1))
         self.rank = max(1, round(width * RANK))
         self.width = max(one.encoded.start for one in rows) + 1
 
-    def _inputs(self, rows: Sequence[Labelled]) -> tuple[Int[Tensor, "row pos"], Tensor]:
+    def _inputs(self, rows: Sequence[RelationFact]) -> tuple[Int[Tensor, "row pos"], Tensor]:
         """Tokens up to the one that predicts the value, and where that is, in the last column."""
         at = torch.tensor([one.encoded.start for one in rows])
         tokens = torch.zeros(len(rows), self.width + 1, dtype=torch.long)

@@ -218,7 +218,7 @@ def assemble(
     title: str | None = None,
     examples: Iterable[Fact] = (),
     idle: Notice = refused,
-    read: Mapping[Path, Found] = {},
+    read: Iterable[Found] = (),
 ) -> Document:
     """Everything found under `paths`.
 
@@ -227,7 +227,7 @@ def assemble(
         title: of the page.
         examples: fill in questions and entities that results do not hold.
         idle: told where these fill in nothing.
-        read: results that were read already, by their files: `Verdicts.found`.
+        read: results that were read already.
 
     Raises:
         InputError: a path does not exist, nothing under any of them is a finished result, or the
@@ -239,9 +239,10 @@ def assemble(
     for whole in {path / COLLECTED for path in paths}:
         if whole.exists():
             document.missing |= part(signed_object(whole), "missing")
+    known = {one.path.resolve(): one for one in read}
     for one in found:
         try:
-            document.take(read.get(one.path.resolve(), one), given)
+            document.take(known.get(one.path.resolve(), one), given)
         except InputError as error:
             left.append(LeftOut(str(one.path.parent), str(error)))
     if document.empty:

@@ -3,7 +3,7 @@
 import base64
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -55,7 +55,7 @@ def write_report(
     examples: Iterable[Fact] = (),
     force: bool = False,
     idle: Notice = refused,
-    read: Mapping[Path, Found] = {},
+    read: Iterable[Found] = (),
 ) -> list[LeftOut]:
     """Write the page of everything found under `paths`; returns what is not on it, and why.
 
