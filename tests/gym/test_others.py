@@ -1,9 +1,11 @@
 """Auditors that others would reach for: what each reads, and what its control refuses."""
 
 import copy
+import csv
 
 import pytest
 import torch
+from support.pages import ROOT
 from transformer_lens.tools.analysis.interchange import SubspaceInterchange
 from transformers import AutoModelForCausalLM
 
@@ -159,3 +161,25 @@ def test_matrices_of_another_shape_are_not_compared(changed):
     found = score("weights_l2", "demo/npo")
     assert found.score is None
     assert "number or shape" in found.why
+
+
+def test_the_page_says_what_its_rows_say():
+    """Areas counted pair by pair: no code of the package."""
+    rows = list(csv.DictReader((ROOT / "benchmarks" / "gym_others.csv").open()))
+    page = (ROOT / "docs" / "evidence" / "gym_auditors.md").read_text()
+    for name, sign in (("sparse_probe", 1), ("das", 1), ("weights_l2", -1), ("weights_rank", -1)):
+        read = [row for row in rows if row[name]]
+        absent = [float(row[name]) for row in read if row["truth"] == "absent"]
+        areas = {}
+        for row in read:
+            if row["truth"] in ("hidden", "intact"):
+                above = [sign * (float(row[name]) - one) for one in absent]
+                area = sum((one > 0) + (one == 0) / 2 for one in above) / len(absent)
+                areas[row["mechanism"], row["strength"]] = area
+        worst, _ = min(areas, key=lambda one: areas[one])
+        said = (
+            f"| `{name}` | {len(areas)} | {sum(areas.values()) / len(areas):.2f} "
+            f"| {sum(area < 0.5 for area in areas.values())} "
+            f"| `{worst}` {min(areas.values()):.2f} | {min(absent):.2f} to {max(absent):.2f} |"
+        )
+        assert said in page
