@@ -59,15 +59,13 @@ def report(
     questions and answers of the forget set.
     """
     examples = library.data_facts.load_facts(data) if data else []
-
-    def idle(line: str) -> None:
-        """What a project file says in vain is left out."""
-        if is_typed("data"):
-            raise InputError(line)
-        notice(f"of the project file left out: {line}")
-
+    in_vain = (
+        library.report_render.refused
+        if is_typed("data")
+        else lambda line: notice(f"of the project file left out: {line}")
+    )
     for one in library.report_render.write_report(
-        results, out, title=title, examples=examples, force=force, idle=idle
+        results, out, title=title, examples=examples, force=force, idle=in_vain
     ):
         notice(f"left out {one.path}: {one.reason}")
     written(out)

@@ -41,6 +41,7 @@ from lensaudit.gym.auditors import SELECTIVE, Case, SeedModels, streams
 from lensaudit.gym.registry import AuditorScore, auditor
 from lensaudit.models.bridge import bridge_from, hook_name
 from lensaudit.scores.separation import auc
+from lensaudit.types import padded_rows
 
 COORDINATES = 4
 """Of the stream that a sparse probe may read."""
@@ -74,7 +75,7 @@ class RelationFact:
 
 
 def _facts(bench: SeedModels) -> tuple[list[RelationFact], list[RelationFact]]:
-    """Annotated rows to keep, and the forget facts: of every relation that several subjects have.
+    """Annotated rows to keep, and the forget facts; those in which no relation is found left out.
 
     Raises:
         InputError: the rows to keep are not annotated.
@@ -130,8 +131,10 @@ def _probed(
     """
     fitted, labels = streams(model, [one.encoded for one in kept])
     read, _ = streams(model, [one.encoded for one in asked])
-    truth = [one.value == positive for one in asked]
-    numbers = {group: at for at, group in enumerate({one.encoded.group: 0 for one in kept})}
+    truth = torch.tensor([one.value == positive for one in asked])
+    authors = [one.encoded.group for one in kept]
+    numbers = {group: at for at, group in enumerate(dict.fromkeys(authors))}
+    groups = torch.tensor([numbers[group] for group in authors])
     best = (0.0, 0.0, 0.0)
     for layer, features in enumerate(fitted):
         sweeps = [
@@ -139,7 +142,7 @@ def _probed(
                 features,
                 labels == positive,
                 ks=(COORDINATES,),
-                groups=torch.tensor([numbers[one.encoded.group] for one in kept]),
+                groups=groups,
                 test_fraction=0.5,
                 preprocess="standardize",
                 n_label_shuffles=1,
@@ -151,7 +154,8 @@ def _probed(
         right = sum(one.metrics.roc_auc for one in probes) / SPLITS
         mixed = [one for sweep in sweeps for one in sweep.label_shuffle_controls[0].roc_auc]
         if right >= best[0]:
-            areas = [_area(_said(one, read[layer]), truth) for one in probes]
+            said = [_said(one, read[layer]) for one in probes]
+            areas = [auc(one[truth].tolist(), one[~truth].tolist()) for one in said]
             best = (right, sum(areas) / SPLITS, right - float(sum(mixed)) / max(1, len(mixed)))
     return best[1:]
 
@@ -162,11 +166,6 @@ def _said(probe: SparseProbeResult, x: Float[Tensor, "row d_model"]) -> Float[Te
         probe.preprocess_scale
     )
     return scaled @ probe.coefficients
-
-
-def _area(said: Float[Tensor, " row"], truth: Sequence[bool]) -> float:
-    pairs = list(zip(said.tolist(), truth, strict=True))
-    return auc([one for one, so in pairs if so], [one for one, so in pairs if not so])
 
 
 @auditor(
@@ -193,7 +192,7 @@ def das(case: Case) -> AuditorScore:
     if not (fit and check and wanted):
         why = f"no relation with two values that {FEWEST} subjects have, among kept rows and facts"
         return AuditorScore(None, control=False, why=why)
-    search = _Search(case.bench.loaded(case.model), case.bench.tokenizer, [*kept, *asked])
+    search = _Search(case.bench.loaded(case.model), case.bench.tokenizer)
     values = sorted({one.value for one in kept})
     drawn = arbitrary_targets([source.value for _, source in (*fit, *check)], len(values), 0)
     arbitrary = [values[at] for at in drawn.tolist()]
@@ -233,33 +232,30 @@ def _values(pairs: Sequence[Pair]) -> list[int]:
     return [source.value for _, source in pairs]
 
 
+def _inputs(rows: Sequence[RelationFact]) -> Int[Tensor, "row pos"]:
+    """Tokens up to the one that predicts the value, and where that is, in the last column."""
+    ends = [one.encoded.start for one in rows]
+    tokens, _ = padded_rows(
+        [one.encoded.token_ids[: end + 1] for one, end in zip(rows, ends, strict=True)]
+    )
+    return torch.cat([tokens, torch.tensor(ends).unsqueeze(1)], 1)
+
+
 class _Search:
     """A model whose streams of two rows are interchanged where the value is predicted."""
 
-    def __init__(self, model: Any, tokenizer: Any, rows: Sequence[RelationFact]) -> None:
+    def __init__(self, model: Any, tokenizer: Any) -> None:
         self.model = bridge_from(copy.deepcopy(model), tokenizer)
         n_layers, width = model.config.num_hidden_layers, model.config.hidden_size
         self.hook = hook_name(min(round(n_layers * DEPTH), n_layers - 1))
         self.rank = max(1, round(width * RANK))
-        self.width = max(one.encoded.start for one in rows) + 1
-
-    def _inputs(self, rows: Sequence[RelationFact]) -> tuple[Int[Tensor, "row pos"], Tensor]:
-        """Tokens up to the one that predicts the value, and where that is, in the last column."""
-        at = torch.tensor([one.encoded.start for one in rows])
-        tokens = torch.zeros(len(rows), self.width + 1, dtype=torch.long)
-        for row, one in zip(tokens, rows, strict=True):
-            row[: one.encoded.start + 1] = torch.tensor(
-                one.encoded.token_ids[: one.encoded.start + 1]
-            )
-        tokens[:, -1] = at
-        return tokens, at
 
     def _logits(self, inputs: Int[Tensor, "row pos"]) -> Float[Tensor, "row d_vocab"]:
         return self.model(inputs[:, :-1])[torch.arange(len(inputs)), inputs[:, -1]]
 
     def learned(self, pairs: Sequence[Pair], targets: Sequence[int]) -> SubspaceInterchange:
         """The subspace in which an interchange brings the targets out."""
-        (bases, at), (sources, there) = (self._inputs(rows) for rows in zip(*pairs, strict=True))
+        bases, sources = map(_inputs, zip(*pairs, strict=True))
         return SubspaceInterchange(
             fit_das(
                 self.model,
@@ -269,8 +265,8 @@ class _Search:
                 torch.tensor(targets),
                 self._logits,
                 rank=self.rank,
-                base_positions=at,
-                source_positions=there,
+                base_positions=bases[:, -1],
+                source_positions=sources[:, -1],
                 epochs=EPOCHS,
                 batch_size=BATCH,
             ).subspace
@@ -284,12 +280,12 @@ class _Search:
         among: Sequence[Sequence[int]],
     ) -> list[float]:
         """Of each pair the share of other values that its target beats, interchanged."""
-        (bases, at), (sources, there) = (self._inputs(rows) for rows in zip(*pairs, strict=True))
-        streams_there = collect_activations(
-            self.model, self.hook, sources, self._logits, positions=there
+        bases, sources = map(_inputs, zip(*pairs, strict=True))
+        there = collect_activations(
+            self.model, self.hook, sources, self._logits, positions=sources[:, -1]
         )
         logits = intervened_logits(
-            self.model, self.hook, subspace, bases, streams_there, self._logits, positions=at
+            self.model, self.hook, subspace, bases, there, self._logits, positions=bases[:, -1]
         )
         found = []
         for row, target, values in zip(logits, targets, among, strict=True):

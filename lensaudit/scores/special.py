@@ -1,7 +1,7 @@
 """Special functions of scipy, without what they bring along and nothing here asks for.
 
-scipy.special reads every name of numpy, and with them imports `f2py` and `testing`: half of its
-time, a tenth of what a finished command takes. Here both are imported once somebody uses them.
+scipy.special reads every name of numpy, and with them imports `f2py` and `testing`. Here both are
+imported once somebody uses them.
 """
 
 import lazy_loader

@@ -10,6 +10,7 @@ from transformer_lens.tools.analysis.interchange import SubspaceInterchange
 from transformers import AutoModelForCausalLM
 
 from lensaudit.data.facts import EMBEDDED, load_facts
+from lensaudit.data.spans import Encoded
 from lensaudit.errors import InputError
 from lensaudit.files import write_json
 from lensaudit.gym import others
@@ -63,7 +64,7 @@ def test_a_subspace_learned_in_an_untrained_model_is_none(changed):
 def test_interchanging_the_whole_stream_after_the_last_layer_says_what_the_source_says():
     bench = SeedModels()
     _, asked = others._facts(bench)
-    search = others._Search(bench.loaded("demo/full"), bench.tokenizer, asked)
+    search = others._Search(bench.loaded("demo/full"), bench.tokenizer)
     search.hook = hook_name(n_layers(search.model) - 1)
     pairs = others._pairs(asked)[:6]
     values = sorted({one.value for one in asked})
@@ -146,6 +147,29 @@ def test_one_matrix_moved_in_one_direction_has_that_length_and_rank_one(changed)
     )
     assert score("weights_l2", "demo/npo").score == pytest.approx(length / n_matrices, rel=1e-4)
     assert score("weights_rank", "demo/npo").score == pytest.approx(1, rel=1e-3)
+
+
+def test_two_directions_of_one_length_are_a_stable_rank_of_two(changed):
+    def moved(model):
+        with torch.no_grad():
+            for at in range(2):
+                model.model.layers[3].mlp.up_proj.weight[at, at] += 3.0
+        return model
+
+    changed("demo/npo", lambda _: moved(copy.deepcopy(SeedModels().loaded("demo/full"))))
+    assert score("weights_rank", "demo/npo").score == pytest.approx(2, rel=1e-3)
+
+
+def test_a_relation_has_two_answers_if_enough_authors_have_each_and_nobody_a_third():
+    def rows(*values):
+        return [
+            others.RelationFact(Encoded(author, author, (1, value), 1, 0, 1), "relation")
+            for author, value in enumerate(values)
+        ]
+
+    assert others._two_answers(rows(*[7] * 4, *[5] * 4)) == (5, 7)
+    assert others._two_answers(rows(*[7] * 4, *[5] * 3)) == ()
+    assert others._two_answers(rows(*[7] * 4, *[5] * 4, *[6] * 4)) == ()
 
 
 def test_full_itself_is_at_no_distance():
