@@ -19,7 +19,7 @@ from lensaudit import files, partials, turns
 from lensaudit.errors import InputError, TryAgainError, WorkError
 from lensaudit.once import once, read_once
 from lensaudit.results.appended import read_appended
-from lensaudit.text import printable, slug
+from lensaudit.text import MOST_NESTED, parse_json, printable, slug
 
 DERANDOMISED = settings(deadline=None, derandomize=True, max_examples=60)
 JSON = st.recursive(
@@ -317,3 +317,14 @@ def test_nobody_waits_for_a_pipe_in_the_place_of_a_folder(tmp_path, turn):
             pass
     finally:
         signal.alarm(0)
+
+
+@pytest.mark.parametrize("as_read", [str, str.encode])
+@pytest.mark.parametrize(("opened", "closed"), [("[", "]"), ('{"a":', "}")])
+def test_json_is_read_down_to_a_depth_and_refused_below_it(opened, closed, as_read):
+    def text(depth):
+        return as_read(opened * depth + "1" + closed * depth)
+
+    assert parse_json(text(MOST_NESTED))
+    with pytest.raises(ValueError, match=f"more than {MOST_NESTED} deep"):
+        parse_json(text(MOST_NESTED + 1))
