@@ -51,11 +51,14 @@ def seconds(command: list[str], folder: str) -> float:
 
 
 def results(folder: str) -> dict[Path, int]:
-    """Result files, and when each was written; pages and what `meta` reads again are left out."""
+    """Result files, and when each was written.
+
+    Left out are the seals of caches, which say when these were read last, and what `meta` says,
+    which it makes of results that it reads again.
+    """
     found = Path(folder).rglob("*.json*")
-    return {
-        one: one.stat().st_mtime_ns for one in found if {"m", "activations"}.isdisjoint(one.parts)
-    }
+    own = (one for one in found if one.name != "SEAL.json" and "m" not in one.parts)
+    return {one: one.stat().st_mtime_ns for one in own}
 
 
 def main() -> None:
