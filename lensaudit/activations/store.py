@@ -242,8 +242,10 @@ class CacheWriter(InUse):
                 f"example idx {example.idx}: {shape} {example.resid.dtype}, wanted {wanted} "
                 f"{identity.dtype}"
             )
-        norm = example.final_norm.unsqueeze(0)
-        layers = (example.resid, norm) if norm.shape[1] else (example.resid,)
+        layers = [one for one in (example.resid, example.final_norm.unsqueeze(0)) if one.numel()]
+        # NaN is within no bounds
+        if all(low >= -LARGE and high <= LARGE for low, high in map(torch.aminmax, layers)):
+            return 0
         size = torch.cat(layers).abs()
         if bad := (~size.isfinite()).any(-1).any(0).nonzero().flatten().tolist():
             raise WorkError(

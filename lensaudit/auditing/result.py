@@ -78,8 +78,7 @@ class PatchResult(RunResult):
             return None
         if self.value is not None:
             return f"the score is {self.score}; UDS was not asked for"
-        first = next(iter(self.unscored.values()), "")
-        return f"no example could be scored ({first})"
+        return f"no example could be scored ({next(iter(self.unscored.values()), '')})"
 
 
 def read_patched(folders: Mapping[str, Path]) -> list[PatchResult]:

@@ -20,6 +20,9 @@ MAX_BATCH = 64
 ROW_TOKENS = {"cpu": 2048, "cuda": 16384}
 """Tokens of a batch's rows at which matrix products run at full speed."""
 
+LOGIT_ROWS = 256
+"""Rows of logits on a processor, of which products of a large vocabulary run at full speed."""
+
 MAX_STRIPS = 12
 """Orders of the examples that are tried to find the one that pads least."""
 
@@ -85,15 +88,22 @@ class MemoryBudget:
 
     @property
     def logit_rows(self) -> int:
-        """Rows of full-vocabulary logits held at once: at most a quarter of the budget."""
-        most = rows_at_once(self.sizes.d_vocab, self.settings.device)
+        """Rows of full-vocabulary logits held at once: at most a quarter of the budget.
+
+        They are reduced piece by piece (`scores.depth.label_logprob`), so that more of them are
+        made at once than where each is kept in float32.
+        """
+        most = max(LOGIT_ROWS, rows_at_once(self.sizes.d_vocab, self.settings.device))
         return max(16, min(most, 4096, self.planned // 4 // self._logit_bytes))
 
     @property
     def _logit_bytes(self) -> int:
-        """Bytes of one row's logits: in the model's type, in float32, and inside log-sum-exp."""
-        widened = 0 if self.sizes.n_bytes == 4 else 4
-        return self.sizes.d_vocab * (self.sizes.n_bytes + widened + 4)
+        """Bytes of one row's logits: in the model's type, in float32, and inside log-sum-exp.
+
+        A processor reduces pieces that count for nothing; there the others are what a cap makes.
+        """
+        n, on_processor = self.sizes.n_bytes, self.settings.device == "cpu"
+        return self.sizes.d_vocab * (3 * n if on_processor else n + 4 + (4 if n == 2 else 0))
 
     def cost(self, e: Encoded, n_rows: int) -> BatchCost:
         """The cost of an example with `n_rows` patched rows."""

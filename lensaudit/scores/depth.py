@@ -21,6 +21,9 @@ from lensaudit.types import LayerDeltas, Logits, PosMask, SpanLogProb, Tokens
 
 LabelScore = Callable[[Float[Tensor, "row d_vocab"], Int[Tensor, " row"]], Float[Tensor, " row"]]
 """A number per row of logits and its label."""
+_AT_ONCE = 2**16
+"""Logits that a processor reduces at once: its caches hold them, and what a sum of exponentials
+makes of them, for which memory would be new each time."""
 
 
 def label_logprob(
@@ -31,8 +34,11 @@ def label_logprob(
     >>> label_logprob(torch.zeros(1, 4), torch.tensor([2])).exp()
     tensor([0.2500])
     """
-    wide = logits.float()
-    return wide.gather(-1, labels.unsqueeze(-1)).squeeze(-1) - wide.logsumexp(-1)
+    at_once = max(1, _AT_ONCE // logits.shape[-1]) if logits.is_cpu else len(logits) or 1
+    pieces = zip(map(Tensor.float, logits.split(at_once)), labels.split(at_once), strict=True)
+    return torch.cat(
+        [wide.gather(-1, of.unsqueeze(-1)).squeeze(-1) - wide.logsumexp(-1) for wide, of in pieces]
+    )
 
 
 def mean_per_example(
