@@ -5,6 +5,7 @@ from support.agreement import printed
 from support.pages import ROOT, page
 
 LEDGER = ROOT / "benchmarks" / "gym"
+ASKED = ROOT / "benchmarks" / "gym_audit"
 
 
 @pytest.fixture(scope="module")
@@ -46,3 +47,18 @@ def test_the_errors_of_the_page_are_those_of_the_command(made):
     wanted = [line for line in told if line.startswith(("- held-out", "- mechanism", "- tune"))]
     assert wanted
     assert [line for line in made[0] if line.startswith("- ")] == wanted
+
+
+@pytest.mark.parametrize(
+    ("header", "n"), [("| verdict | truth | holds | partly |", 12), ("| mechanism | truth |", 58)]
+)
+def test_the_words_of_models_that_are_asked_are_those_of_their_ledger(header, n):
+    """So are the errors that the page lists."""
+    own, lines = page("evidence/gym_audit"), printed("gym", "table", "--gym", ASKED)
+    wanted = rows(own, header)
+    assert len(wanted) == n + 2
+    assert rows("\n".join(lines), header) == wanted
+    errors = ("- held-out", "- mechanism left", "- tune")
+    told = [line for line in own.splitlines() if line.startswith(errors)]
+    assert told
+    assert [line for line in lines if line.startswith("- ")] == told
