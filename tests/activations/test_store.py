@@ -91,9 +91,10 @@ def test_a_value_that_is_not_finite_is_refused_by_name(tmp_path, value, where):
         assert len(filling.missing()) == 3
 
 
-def test_large_values_are_counted(tmp_path):
+@pytest.mark.parametrize("large", [20000.0, -20000.0])
+def test_large_values_are_counted(tmp_path, large):
     examples = [make_example(idx) for idx in range(32)]
-    examples[4].resid[1, 2, 3] = -20000.0
+    examples[4].resid[1, 2, 3] = large
     examples[4].resid[1, 2, 4] = 9984.0
     with writer(tmp_path) as filling:
         filling.publish(filling.missing()[0], examples)

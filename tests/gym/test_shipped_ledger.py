@@ -6,6 +6,7 @@ from support.pages import ROOT, page
 
 LEDGER = ROOT / "benchmarks" / "gym"
 ASKED = ROOT / "benchmarks" / "gym_audit"
+PAGES = ("gym_auditors", "gym_verdict", "gym_audit")
 
 
 @pytest.fixture(scope="module")
@@ -13,6 +14,13 @@ def made(tmp_path_factory):
     """Lines of `gym table`, and the calibration that it writes."""
     place = tmp_path_factory.mktemp("gym") / "calibration.json"
     return printed("gym", "table", "--gym", LEDGER, "--calibration", place), place
+
+
+@pytest.fixture(scope="module")
+def lines_of(made):
+    """Lines of `gym table`, by the page that shows them."""
+    asked = printed("gym", "table", "--gym", ASKED)
+    return {name: asked if name == "gym_audit" else made[0] for name in PAGES}
 
 
 def test_the_shipped_nulls_are_made_from_the_ledger(made):
@@ -31,34 +39,22 @@ def rows(text, header):
 @pytest.mark.parametrize(
     ("name", "header", "n"),
     [
-        ("evidence/gym_auditors", "| auditor | reads | worst", 23),
-        ("evidence/gym_verdict", "| verdict | truth | holds | partly |", 12),
-        ("evidence/gym_verdict", "| mechanism | truth |", 44),
+        ("gym_auditors", "| auditor | reads | worst", 23),
+        ("gym_verdict", "| verdict | truth | holds | partly |", 12),
+        ("gym_verdict", "| mechanism | truth |", 44),
+        ("gym_audit", "| verdict | truth | holds | partly |", 12),
+        ("gym_audit", "| mechanism | truth |", 58),
     ],
 )
-def test_a_table_of_a_page_is_what_the_command_makes(made, name, header, n):
-    wanted = rows(page(name), header)
+def test_a_table_of_a_page_is_what_the_command_makes(lines_of, name, header, n):
+    wanted = rows(page(f"evidence/{name}"), header)
     assert len(wanted) == n + 2
-    assert rows("\n".join(made[0]), header) == wanted
+    assert rows("\n".join(lines_of[name]), header) == wanted
 
 
-def test_the_errors_of_the_page_are_those_of_the_command(made):
-    told = [line for line in page("evidence/gym_verdict").splitlines() if "seed" in line[:50]]
+@pytest.mark.parametrize("name", PAGES[1:])
+def test_the_errors_of_the_page_are_those_of_the_command(lines_of, name):
+    told = [line for line in page(f"evidence/{name}").splitlines() if "seed" in line[:50]]
     wanted = [line for line in told if line.startswith(("- held-out", "- mechanism", "- tune"))]
     assert wanted
-    assert [line for line in made[0] if line.startswith("- ")] == wanted
-
-
-@pytest.mark.parametrize(
-    ("header", "n"), [("| verdict | truth | holds | partly |", 12), ("| mechanism | truth |", 58)]
-)
-def test_the_words_of_models_that_are_asked_are_those_of_their_ledger(header, n):
-    """So are the errors that the page lists."""
-    own, lines = page("evidence/gym_audit"), printed("gym", "table", "--gym", ASKED)
-    wanted = rows(own, header)
-    assert len(wanted) == n + 2
-    assert rows("\n".join(lines), header) == wanted
-    errors = ("- held-out", "- mechanism left", "- tune")
-    told = [line for line in own.splitlines() if line.startswith(errors)]
-    assert told
-    assert [line for line in lines if line.startswith("- ")] == told
+    assert [line for line in lines_of[name] if line.startswith("- ")] == wanted

@@ -54,6 +54,14 @@ def test_label_logprob_is_cross_entropy_in_float32():
     assert label_logprob(logits, labels).dtype == torch.float32
 
 
+def test_label_logprob_of_more_rows_than_are_reduced_at_once_is_that_of_each():
+    logits, labels = torch.randn(7, 30_000), torch.arange(7)
+    each = [label_logprob(logits[row : row + 1], labels[row : row + 1]) for row in range(7)]
+    assert torch.equal(label_logprob(logits, labels), torch.cat(each))
+    assert torch.allclose(torch.cat(each), logits.log_softmax(-1)[labels, labels], atol=1e-5)
+    assert label_logprob(logits[:0], labels[:0]).shape == (0,)
+
+
 def test_span_logprob_averages_the_tokens_to_the_right_of_the_mask():
     logits = torch.randn(2, 5, 11, generator=torch.Generator().manual_seed(1))
     tokens = torch.arange(10).reshape(2, 5)
