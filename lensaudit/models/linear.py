@@ -3,9 +3,9 @@
 PyTorch multiplies float32 matrices by MKL, which serves processors other than Intel's with an older
 kernel; oneDNN, which comes with PyTorch too, does the same sums in about half the time there
 (`python -m benchmarks.linear`). A product's size decides, so a run's numbers stay those of the run.
-For float16, and for bfloat16 where the processor has no instructions for it, PyTorch has loops
-alone, which take up to nine times as long (the same benchmark): there the product is made in
-float32, as those loops sum, and rounded once.
+For float16 and bfloat16, where the processor has no instructions for them, PyTorch has loops alone,
+which take up to nine times as long (the same benchmark): there the product is made in float32, as
+those loops sum, and rounded once.
 """
 
 from typing import Any
@@ -25,9 +25,9 @@ _ONEDNN: Any = getattr(getattr(torch.ops.mkldnn, "_linear_pointwise", None), "de
 if not torch.backends.mkldnn.is_available():
     _ONEDNN = None
 LOOPED = frozenset(
-    {torch.float16}
-    if getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", bool)()
-    else {torch.float16, torch.bfloat16}
+    dtype
+    for dtype, said in ((torch.float16, "fp16"), (torch.bfloat16, "bf16"))
+    if not getattr(torch.ops.mkldnn, f"_is_mkldnn_{said}_supported", bool)()
 )
 """Types of numbers whose products are loops on this processor."""
 

@@ -1,6 +1,7 @@
 """Linear layers by oneDNN: the sums of `torch.nn.functional.linear`, where that is faster."""
 
 import copy
+import runpy
 
 import pytest
 import torch
@@ -94,9 +95,27 @@ def test_what_is_a_loop_is_summed_in_float32_and_rounded_once(monkeypatch, dtype
     assert weight.grad is not None
 
 
+@pytest.mark.parametrize(
+    ("fp16", "bf16", "looped"),
+    [
+        (True, True, set()),
+        (False, True, {torch.float16}),
+        (True, False, {torch.bfloat16}),
+        (False, False, {torch.float16, torch.bfloat16}),
+    ],
+)
+def test_a_type_is_a_loop_where_the_processor_has_no_instructions_for_it(
+    monkeypatch, fp16, bf16, looped
+):
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_fp16_supported", lambda: fp16)
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: bf16)
+    assert runpy.run_path(str(module.__file__))["LOOPED"] == looped
+
+
 @pytest.mark.parametrize("n_rows", [2, 4])
 def test_a_few_rows_are_left_to_the_loop(monkeypatch, n_rows):
     widened = []
+    monkeypatch.setattr(module, "LOOPED", {torch.float16})
     monkeypatch.setattr(module, "_ONEDNN", lambda *args: widened.append(1) or args[0])
     monkeypatch.setattr(module, "_FEWEST", 1)
     inner, weight, _ = (one.half() for one in draw(n_rows, 64, 64))
