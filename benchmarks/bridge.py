@@ -18,9 +18,8 @@ import torch
 
 from benchmarks.machine import describe
 from benchmarks.work import NotMeasured
-from lensaudit.models import bridge as bridges
-from lensaudit.models import linear
-from lensaudit.models.bridge import bridge_from, logits_of
+from lensaudit.models import booting, linear
+from lensaudit.models.bridge import DTYPES, bridge_from, logits_of
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import load_tokenizer, open_model
 from lensaudit.patching.generation import generate
@@ -35,9 +34,9 @@ Way = Callable[[], contextlib.AbstractContextManager[None]]
 def all_wrappers() -> Iterator[None]:
     """TransformerLens' own pass, with every wrapper, and its own way to look for hook points."""
     unchanged = mock.patch.object(
-        bridges, "unheard_left_out", return_value=contextlib.nullcontext()
+        booting, "unheard_left_out", return_value=contextlib.nullcontext()
     )
-    with unchanged, mock.patch.object(bridges, "_hook_points_in", dir):
+    with unchanged, mock.patch.object(booting, "_hook_points_in", dir):
         yield
 
 
@@ -45,7 +44,7 @@ def all_wrappers() -> Iterator[None]:
 def own_products() -> Iterator[None]:
     """PyTorch's own products of float16 and bfloat16."""
     plain = mock.patch.object(linear, "_is_looped", return_value=False)
-    with plain, mock.patch.object(bridges, "LOOPED", frozenset()):
+    with plain, mock.patch.object(booting, "LOOPED", frozenset()):
         yield
 
 
@@ -90,7 +89,7 @@ def main() -> None:
         return type(bridge_from(plain, tokenizer)).__name__
 
     torch.set_grad_enabled(False)
-    single, *halves = (bridge_from(loaded(one), tokenizer) for one in bridges.DTYPES.values())
+    single, *halves = (bridge_from(loaded(one), tokenizer) for one in DTYPES.values())
     rows: dict[str, tuple[Callable[[Any], Any], Way, Callable[[], Any]]] = {
         "a bridge built": (built, all_wrappers, lambda: loaded(torch.float32)),
         "a short prompt": (told, all_wrappers, lambda: single),

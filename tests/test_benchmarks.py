@@ -10,7 +10,7 @@ from benchmarks import bridge, gpu, know, validity
 from benchmarks.shapes import Shape, random_model
 from benchmarks.sweep import Asked, Bench, bench_of, facts, oracle_runs, sweep_runs, table
 from benchmarks.work import NotMeasured, all_read, share_of_peak, tokens_read
-from lensaudit.models import bridge as bridges
+from lensaudit.models import booting
 from lensaudit.patching import wavefront
 
 N_LAYERS = 7
@@ -143,7 +143,7 @@ def test_wrappers_that_change_a_number_end_the_run():
     with pytest.raises(NotMeasured):
         bridge.fastest(lambda _: next(said), bridge.all_wrappers, lambda: None)
     assert len(bridge.fastest(lambda _: next(said), bridge.own_products, lambda: None)) == 2
-    kept = bridges.unheard_left_out
+    kept = booting.unheard_left_out
     with bridge.all_wrappers():
-        assert bridges.unheard_left_out is not kept
-    assert bridges.unheard_left_out is kept
+        assert booting.unheard_left_out is not kept
+    assert booting.unheard_left_out is kept

@@ -16,11 +16,10 @@ from lensaudit.activations.store import Activations, ActivationStore
 from lensaudit.data.spans import Encoded
 from lensaudit.errors import InputError
 from lensaudit.files import make_folder, write_bytes
-from lensaudit.models.bridge import DTYPES, TransformerBridge, load_model, n_layers, user_hooks
+from lensaudit.models.bridge import DTYPES, TransformerBridge, bridged, n_layers, user_hooks
 from lensaudit.models.conditions import EAGER, batch_policy
 from lensaudit.models.device import device_class
 from lensaudit.models.in_memory import memory_hash
-from lensaudit.results.reading import place_in
 from lensaudit.settings import Place, activations_folder, named
 from lensaudit.steer.generate import texts_of
 from lensaudit.text import digest
@@ -55,8 +54,9 @@ def cache_prompts(
             another type.
         WorkError: an activation is not finite.
     """
-    if not isinstance(model, TransformerBridge):
-        name, model = name or named(place_in("cache_prompts", model)), load_model(model)
+    if isinstance(model, str | Path):
+        name = name or named(model)
+    model = bridged(model, "cache_prompts")
     if not name:
         raise InputError("cache_prompts: name=… is missing; wanted what the cache is called")
     texts = texts_of("cache_prompts", prompts)

@@ -19,19 +19,11 @@ import copy
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from transformer_lens.tools.analysis.interchange import (
-    SubspaceInterchange,
-    arbitrary_targets,
-    collect_activations,
-    fit_das,
-    intervened_logits,
-)
-from transformer_lens.tools.analysis.sparse_probing import SparseProbeResult, sweep_sparse_probe
 
 from lensaudit.data.facts import EMBEDDED, Fact, load_facts
 from lensaudit.data.relations import labelled
@@ -42,6 +34,12 @@ from lensaudit.gym.registry import AuditorScore, auditor
 from lensaudit.models.bridge import bridge_from, hook_name
 from lensaudit.scores.separation import auc
 from lensaudit.types import padded_rows
+
+if TYPE_CHECKING:
+    from transformer_lens.tools.analysis.interchange import SubspaceInterchange
+    from transformer_lens.tools.analysis.sparse_probing import SparseProbeResult
+else:  # TransformerLens takes seconds to import
+    SubspaceInterchange = SparseProbeResult = Any
 
 COORDINATES = 4
 """Of the stream that a sparse probe may read."""
@@ -129,6 +127,8 @@ def _probed(
 
     Both are means over `SPLITS` halves of the authors.
     """
+    from transformer_lens.tools.analysis.sparse_probing import sweep_sparse_probe
+
     fitted, labels = streams(model, [one.encoded for one in kept])
     read, _ = streams(model, [one.encoded for one in asked])
     truth = torch.tensor([one.value == positive for one in asked])
@@ -181,6 +181,8 @@ def das(case: Case) -> AuditorScore:
     Control: on authors of kept rows that were not fitted, values come out better by `SELECTIVE`
     than arbitrary ones, of a subspace that was learned for these.
     """
+    from transformer_lens.tools.analysis.interchange import arbitrary_targets
+
     kept, asked = _facts(case.bench)
     authors = list(dict.fromkeys(one.encoded.group for one in kept))
     held = {*authors[::HELD]}
@@ -255,6 +257,8 @@ class _Search:
 
     def learned(self, pairs: Sequence[Pair], targets: Sequence[int]) -> SubspaceInterchange:
         """The subspace in which an interchange brings the targets out."""
+        from transformer_lens.tools.analysis.interchange import SubspaceInterchange, fit_das
+
         bases, sources = map(_inputs, zip(*pairs, strict=True))
         return SubspaceInterchange(
             fit_das(
@@ -280,6 +284,11 @@ class _Search:
         among: Sequence[Sequence[int]],
     ) -> list[float]:
         """Of each pair the share of other values that its target beats, interchanged."""
+        from transformer_lens.tools.analysis.interchange import (
+            collect_activations,
+            intervened_logits,
+        )
+
         bases, sources = map(_inputs, zip(*pairs, strict=True))
         there = collect_activations(
             self.model, self.hook, sources, self._logits, positions=sources[:, -1]

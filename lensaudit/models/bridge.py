@@ -1,42 +1,31 @@
-"""The only importer of TransformerLens: load a model, read its residuals, intervene on them."""
+"""Load a model as TransformerLens' bridge, read its residuals, intervene on them."""
 
 import contextlib
-import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from functools import partial
 from itertools import islice
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from transformer_lens.hook_points import HookPoint
-from transformer_lens.model_bridge import TransformerBridge
-from transformer_lens.model_bridge import transformer_bridge as _building
-from transformer_lens.model_bridge.generalized_components.base import alias_generation
-from transformer_lens.model_bridge.sources.transformers import source as _source
-from transformers.initialization import no_init_weights
 
 from lensaudit.errors import InputError, WorkError
 from lensaudit.models.causal import load_causal
-from lensaudit.models.checkpoint import Checkpoint, load_tokenizer, loading, open_model
+from lensaudit.models.checkpoint import Checkpoint, load_tokenizer, open_model
 from lensaudit.models.conditions import EAGER
-from lensaudit.models.device import one_memory_error
-from lensaudit.models.large.streaming import Streamed, streamed
-from lensaudit.models.linear import LOOPED, Widened
-from lensaudit.models.wrappers import SAME_BITS, unheard_left_out
+from lensaudit.models.large.streaming import streamed
 from lensaudit.once import read_once
 from lensaudit.results.reading import place_in
 from lensaudit.settings import Place, named
 from lensaudit.types import Intervention, Logits, Resid, Tokens
 
-__all__ = ["TransformerBridge", "bridge_from", "intervening", "load", "residuals"]
+if TYPE_CHECKING:
+    from lensaudit.models.booting import TransformerBridge as TransformerBridge
+else:  # `booting` imports TransformerLens, which takes seconds
+    TransformerBridge = Any
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-
-_SLICED = {"split_qkv_matrix": ("q", "k", "v"), "split_gate_up_matrix": ("gate", "in")}
-"""What slices a joint projection in TransformerLens, and the modules that get the slices."""
 
 Component = Literal["resid", "attn", "mlp", "resid_mid", "head", "resid_pre"]
 """What is replaced: the block's output; attention's or the MLP's contribution to the stream; the
@@ -108,110 +97,14 @@ def load(
     return bridge
 
 
-_FEWEST_TOKENS = 64
-"""Of a pass, from which attention by loops takes longer than to look at every call of PyTorch."""
-
-
-class _Bridge(TransformerBridge):
-    """A bridge that runs without the wrappers that no hook uses, and without loops."""
-
-    def forward(self, input: Any, *args: Any, **options: Any) -> Any:
-        """As that of any bridge; what stops at a block, or begins there, needs all wrappers."""
-        at_a_block = any(
-            options.get(name) is not None for name in ("start_at_layer", "stop_at_layer")
-        )
-        whole = at_a_block or self.compatibility_mode or self._weights_processed
-        weight = next(self.original_model.parameters())
-        is_long = isinstance(input, Tensor) and input.numel() >= _FEWEST_TOKENS
-        looped = is_long and weight.is_cpu and weight.dtype in LOOPED
-        with (
-            contextlib.nullcontext() if whole else unheard_left_out(self),
-            Widened() if looped else contextlib.nullcontext(),
-        ):
-            return super().forward(input, *args, **options)
-
-    @property
-    def hook_dict(self) -> dict[str, Any]:
-        """As that of any bridge; the points of its names are looked for once."""
-        key = len(self._hook_registry), alias_generation()
-        known = vars(self).get("_points_by_name")
-        if known is None or known[0] != key:
-            known = vars(self)["_points_by_name"] = key, super().hook_dict
-        return dict(known[1])
-
-
 def bridge_from(model: Any, tokenizer: Any) -> TransformerBridge:
     """A bridge on a Hugging Face causal model that is already in memory.
 
     The tokenizer is taken as it is; TransformerLens gives it a padding token where it has none.
     """
-    model.eval()
-    # TransformerLens fetches a tokenizer again, by name, unless it is marked so
-    tokenizer.init_kwargs = {"name_or_path": "", **tokenizer.init_kwargs, "add_bos_token": True}
-    logging.getLogger("transformer_lens").setLevel(logging.ERROR)
-    parameter = next(model.parameters())
-    cannot = f"{type(model).__name__}: TransformerLens cannot bridge it"
-    with loading(cannot), _booting(), one_memory_error():
-        bridge = TransformerBridge.boot_transformers(
-            getattr(model.config, "_name_or_path", "") or "local",
-            hf_model=model,
-            tokenizer=tokenizer,
-            dtype=parameter.dtype,
-            device=str(parameter.device),
-        )
-    if type(model).__name__ in SAME_BITS:
-        bridge.__class__ = _Bridge
-    if brings := streamed(model):
-        _follow_slices(bridge, brings)
-    return bridge
+    from lensaudit.models.booting import booted  # TransformerLens takes seconds to import
 
-
-def _follow_slices(bridge: TransformerBridge, brings: Streamed) -> None:
-    """Have joint projections, which TransformerLens slices once, sliced whenever they arrive."""
-    for layer, block in enumerate(bridge.blocks):
-        for module in block.modules():
-            for split, names in _SLICED.items():
-                if hasattr(module, split):
-                    parts = [getattr(module, name).original_component for name in names]
-                    slices = partial(_slices, module, split)
-                    brings.follow(layer, [one for part in parts for one in _own(part)], slices)
-
-
-def _slices(module: Any, split: str) -> list[Tensor]:
-    # TransformerLens makes linear layers of them, which draw random weights first
-    with no_init_weights():
-        parts = getattr(module, split)(module.original_component)
-    return [one.data for part in parts for one in _own(part)]
-
-
-def _own(linear: Any) -> list[Any]:
-    return [linear.weight] if linear.bias is None else [linear.weight, linear.bias]
-
-
-@contextlib.contextmanager
-def _booting() -> Iterator[None]:
-    """While TransformerLens builds a bridge: what it does for images, or slowly.
-
-    No processor of images: it would ask the network, and install torchvision. It looks for hook
-    points among all attributes of each module and of its classes, twice: each module has them
-    itself.
-    """
-    booting: Any = _source
-    building: Any = _building
-    plain = booting.load_modality_processor
-    booting.load_modality_processor = lambda *args: None
-    building.dir = _hook_points_in
-    try:
-        yield
-    finally:
-        booting.load_modality_processor = plain
-        vars(building).pop("dir", None)
-
-
-def _hook_points_in(module: Any) -> list[str]:
-    """Names of the hook points of a module, in the order of `dir`."""
-    held = {**vars(module), **module._modules}
-    return sorted(name for name, one in held.items() if isinstance(one, HookPoint))
+    return booted(model, tokenizer)
 
 
 def n_layers(model: TransformerBridge) -> int:
@@ -345,6 +238,8 @@ _Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 def _calls(model: TransformerBridge, tokens: Tokens) -> tuple[Resid, list[_Call]]:
     """What enters the first block, and with what else each is called; none of them is run."""
+    from lensaudit.models.booting import whole_pass
+
     calls: list[_Call] = []
     entering: list[Resid] = []
 
@@ -357,10 +252,7 @@ def _calls(model: TransformerBridge, tokens: Tokens) -> tuple[Resid, list[_Call]
     for block in blocks:
         object.__setattr__(block, "forward", noted)  # its own would set it on what it wraps
     try:
-        # with all wrappers: the blocks' own are what notes
-        TransformerBridge.forward(
-            model, tokens, return_type=None, use_cache=False, logits_to_keep=1
-        )
+        whole_pass(model, tokens)
     finally:
         for block in blocks:
             object.__delattr__(block, "forward")
@@ -527,3 +419,13 @@ def load_model(
         dtype=DTYPES[dtype],
         device=device,
     )
+
+
+def bridged(model: TransformerBridge | Place, call: str) -> TransformerBridge:
+    """A bridge as it is, or the model of a name.
+
+    Raises:
+        InputError: something of another kind, or see `load_model`; `call` is who was given it.
+    """
+    given: Any = model
+    return given if hasattr(given, "original_model") else load_model(place_in(call, given))

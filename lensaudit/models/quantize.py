@@ -16,10 +16,6 @@ from typing import Any, Literal
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from transformers import PreTrainedModel
-from transformers.pytorch_utils import Conv1D
-from transformers.quantizers.base import get_keys_to_not_convert
-from transformers.quantizers.quantizers_utils import should_convert_module
 
 from lensaudit.errors import InputError, WorkError
 from lensaudit.models.linear import Linear
@@ -61,8 +57,8 @@ def overall(errors: Sequence[MatrixError]) -> float:
 
 
 def quantised(
-    model: PreTrainedModel, method: Method, *, engine: Engine = "auto"
-) -> tuple[PreTrainedModel, tuple[MatrixError, ...]]:
+    model: Any, method: Method, *, engine: Engine = "auto"
+) -> tuple[Any, tuple[MatrixError, ...]]:
     """A copy of a causal model with its linear layers quantised and dequantised; the errors.
 
     The copy has the model's dtype and device, and is as large; `model` stays as it is. A weight is
@@ -84,7 +80,7 @@ def quantised(
 
 
 def quantise_in_place(
-    model: PreTrainedModel, method: Method, *, engine: Engine = "auto"
+    model: Any, method: Method, *, engine: Engine = "auto"
 ) -> tuple[MatrixError, ...]:
     """As `quantised`, on the model itself: for one that was loaded for this."""
     if getattr(model, "is_quantized", False):
@@ -96,12 +92,16 @@ def quantise_in_place(
     return tuple(_rounded(model, name, rounding) for name in names)
 
 
-def quantised_names(model: PreTrainedModel) -> tuple[str, ...]:
+def quantised_names(model: Any) -> tuple[str, ...]:
     """Modules that transformers' `BitsAndBytesConfig` would convert, by its own rule.
 
     Linear layers inside the blocks; not the output layer, what is tied to it, or the last module.
     Embeddings and norms are no linear layers.
     """
+    from transformers.pytorch_utils import Conv1D  # the three take seconds to import
+    from transformers.quantizers.base import get_keys_to_not_convert
+    from transformers.quantizers.quantizers_utils import should_convert_module
+
     kept = get_keys_to_not_convert(model)
     return tuple(
         name
@@ -112,8 +112,10 @@ def quantised_names(model: PreTrainedModel) -> tuple[str, ...]:
     )
 
 
-def _rounded(model: PreTrainedModel, name: str, rounding: Rounding) -> MatrixError:
+def _rounded(model: Any, name: str, rounding: Rounding) -> MatrixError:
     """Quantise one matrix of `model` in place."""
+    from transformers.pytorch_utils import Conv1D
+
     module = model.get_submodule(name)
     weight: Any = module.weight
     if not bool(weight.isfinite().all()):

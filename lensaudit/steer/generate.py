@@ -21,18 +21,17 @@ from lensaudit.errors import InputError
 from lensaudit.models.bridge import (
     Component,
     TransformerBridge,
+    bridged,
     cached_step,
     check_layers,
     device_of,
     intervening,
-    load_model,
 )
 from lensaudit.models.generation import Choose, Logits, Running, continued, likeliest, started
 from lensaudit.patching import interventions
 from lensaudit.patching.generation import ends_of
 from lensaudit.patching.interventions import Where, mask_of
 from lensaudit.patching.subspace import project_out_span
-from lensaudit.results.reading import place_in
 from lensaudit.settings import Place as ModelPlace
 from lensaudit.steer.draws import draws_of
 from lensaudit.steer.settings import Form
@@ -245,8 +244,7 @@ def steer(
         WorkError: logits are not finite.
     """
     texts, strengths = texts_of("steer", prompts), _numbers(strength)
-    if not isinstance(model, TransformerBridge):
-        model = load_model(place_in("steer", model))
+    model = bridged(model, "steer")
     if not isinstance(directions, Mapping):
         raise InputError("steer: directions are no mapping; wanted {layer: direction}")
     ids = [tuple(model.tokenizer(text)["input_ids"]) for text in texts]

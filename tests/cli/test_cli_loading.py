@@ -95,3 +95,21 @@ def test_nothing_is_said_to_who_wants_quiet_or_into_a_pipe(
     said = capsys.readouterr().err
     assert ("opening x …" in said) == told
     assert told or said == ""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["gym", "ls"],
+        ["patch", "--source", "demo/npo", "--dry-run"],
+        ["eval", "--model", "demo/npo", "--dry-run"],
+    ],
+    ids=["gym", "patch", "eval"],
+)
+def test_what_loads_no_model_does_not_import_TransformerLens(arguments):
+    last = "atexit.register(lambda: print('transformer_lens' in sys.modules))"
+    program = f"import atexit, sys; {last}; {MAIN}"
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "False"

@@ -12,9 +12,9 @@ import lensaudit as la
 from lensaudit.association.run import is_held
 from lensaudit.data.spans import make_batch
 from lensaudit.errors import InputError, WorkError
-from lensaudit.models import bridge, linear
+from lensaudit.models import booting, bridge, linear
+from lensaudit.models.booting import TransformerBridge
 from lensaudit.models.bridge import (
-    TransformerBridge,
     bridge_from,
     cached_step,
     captured,
@@ -133,7 +133,7 @@ def test_a_bridge_knows_every_hook_point_of_its_modules_and_their_classes(name, 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_a_long_pass_of_half_precision_sums_attention_in_float32(dtype, short, monkeypatch):
-    monkeypatch.setattr(bridge, "LOOPED", {dtype})
+    monkeypatch.setattr(booting, "LOOPED", {dtype})
     monkeypatch.setattr(linear, "LOOPED", {dtype})
     model = short("Llama")
     model.original_model.to(dtype)

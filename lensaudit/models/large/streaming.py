@@ -19,16 +19,8 @@ from typing import Any, cast
 
 import torch
 import transformers
-from accelerate import init_empty_weights
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
-from transformers.conversion_mapping import get_model_conversion_mapping
-from transformers.core_model_loading import (
-    WeightConverter,
-    WeightRenaming,
-    dot_natural_key,
-    rename_source_key,
-)
 
 from lensaudit.models.checkpoint import Checkpoint, config_of
 from lensaudit.models.large.placement import (
@@ -59,7 +51,8 @@ class Piece:
     target: str
     stored: tuple[tuple[str | None, Stored], ...]
     """With the pattern of the converter that each matched."""
-    converter: WeightConverter | None = None
+    converter: Any = None
+    """transformers' `WeightConverter` of several."""
 
     def made(self, model: Any, read: Read) -> dict[str, Tensor]:
         """The parameters by name, of what `read` gives for the stored tensors."""
@@ -75,6 +68,15 @@ class Piece:
 
 def pieces_of(model: Any, tensors: Mapping[str, Stored]) -> list[Piece]:
     """What becomes of the tensors of a checkpoint, by transformers' own rules."""
+    # the two take seconds to import
+    from transformers.conversion_mapping import get_model_conversion_mapping
+    from transformers.core_model_loading import (
+        WeightConverter,
+        WeightRenaming,
+        dot_natural_key,
+        rename_source_key,
+    )
+
     rules = get_model_conversion_mapping(model)
     renamings = [one for one in rules if isinstance(one, WeightRenaming)]
     converters = [one for one in rules if isinstance(one, WeightConverter)]
@@ -244,6 +246,8 @@ def load_placed(
 
     Nothing is loaded where something was not.
     """
+    from accelerate import init_empty_weights  # a second to import
+
     config = config_of(checkpoint)
     if checkpoint.packed:
         del config.quantization_config  # what is loaded is not packed

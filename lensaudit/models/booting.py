@@ -1,0 +1,107 @@
+"""The only importer of TransformerLens, and that only where a model is made: a bridge on it.
+
+What TransformerLens does slowly, or over the network, is left out.
+"""
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+from torch import Tensor
+from transformer_lens.hook_points import HookPoint
+from transformer_lens.model_bridge import TransformerBridge as TransformerBridge
+from transformer_lens.model_bridge import transformer_bridge as _building
+from transformer_lens.model_bridge.generalized_components.base import alias_generation
+from transformer_lens.model_bridge.sources.transformers import source as _source
+
+from lensaudit.models.checkpoint import loading
+from lensaudit.models.device import one_memory_error
+from lensaudit.models.large.slices import follow_slices
+from lensaudit.models.large.streaming import streamed
+from lensaudit.models.linear import LOOPED, Widened
+from lensaudit.models.wrappers import SAME_BITS, unheard_left_out
+from lensaudit.types import Tokens
+
+_FEWEST_TOKENS = 64
+"""Of a pass, from which attention by loops takes longer than to look at every call of PyTorch."""
+
+
+class _Bridge(TransformerBridge):
+    """A bridge that runs without the wrappers that no hook uses, and without loops."""
+
+    def forward(self, input: Any, *args: Any, **options: Any) -> Any:
+        """As that of any bridge; what stops at a block, or begins there, needs all wrappers."""
+        at_a_block = any(
+            options.get(name) is not None for name in ("start_at_layer", "stop_at_layer")
+        )
+        whole = at_a_block or self.compatibility_mode or self._weights_processed
+        weight = next(self.original_model.parameters())
+        is_long = isinstance(input, Tensor) and input.numel() >= _FEWEST_TOKENS
+        looped = is_long and weight.is_cpu and weight.dtype in LOOPED
+        with (
+            contextlib.nullcontext() if whole else unheard_left_out(self),
+            Widened() if looped else contextlib.nullcontext(),
+        ):
+            return super().forward(input, *args, **options)
+
+    @property
+    def hook_dict(self) -> dict[str, Any]:
+        """As that of any bridge; the points of its names are looked for once."""
+        key = len(self._hook_registry), alias_generation()
+        known = vars(self).get("_points_by_name")
+        if known is None or known[0] != key:
+            known = vars(self)["_points_by_name"] = key, super().hook_dict
+        return dict(known[1])
+
+
+def booted(model: Any, tokenizer: Any) -> TransformerBridge:
+    """See `models.bridge.bridge_from`."""
+    model.eval()
+    # TransformerLens fetches a tokenizer again, by name, unless it is marked so
+    tokenizer.init_kwargs = {"name_or_path": "", **tokenizer.init_kwargs, "add_bos_token": True}
+    logging.getLogger("transformer_lens").setLevel(logging.ERROR)
+    parameter = next(model.parameters())
+    cannot = f"{type(model).__name__}: TransformerLens cannot bridge it"
+    with loading(cannot), _booting(), one_memory_error():
+        bridge = TransformerBridge.boot_transformers(
+            getattr(model.config, "_name_or_path", "") or "local",
+            hf_model=model,
+            tokenizer=tokenizer,
+            dtype=parameter.dtype,
+            device=str(parameter.device),
+        )
+    if type(model).__name__ in SAME_BITS:
+        bridge.__class__ = _Bridge
+    if brings := streamed(model):
+        follow_slices(bridge, brings)
+    return bridge
+
+
+def whole_pass(model: TransformerBridge, tokens: Tokens) -> None:
+    """A pass through all wrappers, the blocks' own too."""
+    TransformerBridge.forward(model, tokens, return_type=None, use_cache=False, logits_to_keep=1)
+
+
+@contextlib.contextmanager
+def _booting() -> Iterator[None]:
+    """While TransformerLens builds a bridge: what it does for images, or slowly.
+
+    No processor of images: it would ask the network, and install torchvision. It looks for hook
+    points among all attributes of each module and of its classes, twice: each module has them
+    itself.
+    """
+    plain = _source.__dict__["load_modality_processor"]
+    _source.__dict__["load_modality_processor"] = lambda *args: None
+    _building.__dict__["dir"] = _hook_points_in
+    try:
+        yield
+    finally:
+        _source.__dict__["load_modality_processor"] = plain
+        _building.__dict__.pop("dir", None)
+
+
+def _hook_points_in(module: Any) -> list[str]:
+    """Names of the hook points of a module, in the order of `dir`."""
+    held = {**vars(module), **module._modules}
+    return sorted(name for name, one in held.items() if isinstance(one, HookPoint))
