@@ -42,6 +42,7 @@ def rows(text, header):
         ("gym_auditors", "| auditor | reads | worst", 23),
         ("gym_verdict", "| verdict | truth | holds | partly |", 12),
         ("gym_verdict", "| mechanism | truth |", 44),
+        ("gym_audit", "| auditor | reads | worst", 23),
         ("gym_audit", "| verdict | truth | holds | partly |", 12),
         ("gym_audit", "| mechanism | truth |", 58),
     ],
