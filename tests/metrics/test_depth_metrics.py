@@ -155,4 +155,4 @@ def test_the_suite_starts_without_the_bridge(monkeypatch):
     for name in ("lensaudit.auditing.evaluate", "lensaudit.metrics.depth"):
         importlib.import_module(name)
     with pytest.raises(ModuleNotFoundError, match="transformer_lens"):
-        importlib.import_module("lensaudit.models.bridge")
+        importlib.import_module("lensaudit.models.booting")
