@@ -1,10 +1,12 @@
 """Does unlearning betray who was forgotten? Depth beside membership attacks, and their size.
 
-Question: of the embedded family, which models tell the forgotten people from people whom no model
-          saw, by which attack, and is it those that erase most? And how often does the test find
-          something where nothing is: 200 worlds of other people, asked of `demo/retain`?
+Question: of the embedded family and of SmolLM2, which models tell the forgotten people from people
+          whom no model saw, by which attack, and is it those that erase most? And how often does
+          the test find something where nothing is: 200 worlds of other people, asked of
+          `demo/retain`?
 Command:  python -m experiments.metrics.betrayal
-Takes:    a quarter of an hour of one core; goes on where it was. --show only prints the tables.
+Takes:    half an hour of one core, after `lensaudit models fetch smollm2`; goes on where it was.
+          --show only prints the tables.
 Expected: the tables of docs/evidence/betrayal.md.
 Writes:   rows.csv (a score a row, model and attack), depth.csv and worlds.csv under --rows.
 """
@@ -27,33 +29,51 @@ from lensaudit.scores.stats import spearman
 from lensaudit.verdict.thresholds import ALPHA
 from tools.demo_family.world import make_world
 
-MODELS = (
-    *("full", "masked_upper", "masked_readout", "idknll", "simnpo", "npo", "graddiff"),
-    *("retain", "never"),
-)
+FAMILIES: Mapping[str, tuple[str, ...]] = {
+    "demo/": (
+        *("full", "masked_upper", "masked_readout", "idknll", "simnpo", "npo", "graddiff"),
+        *("retain", "never"),
+    ),
+    "smollm2/": ("full", "masked_top", "trigger", "npo", "retain", "retain_2", "absent"),
+}
+"""Models by family; the rows name those of the embedded family without it."""
+ANCHORS = ("full", "retain", "retain_2")
+NEVER_SAW = ("never", "absent")
 ATTACKS = ("loss", "zlib", "min_k", "min_k_plus_plus", "entropy")
 BESIDE = ("retain", "full")
 """Models whose loss on the same row is taken off: `mia_reference` with `--reference`."""
-NOT_MADE = (
-    "SmolLM2-135M, its anchors and methods",
-    "methods of the gym (`lensaudit gym make`)",
-    "further seeds of the embedded family",
-)
+NOT_MADE = ("a second seed of the methods",)
 N_WORLDS, CHUNK = 200, 25
 N_ROWS = 64
 """Of a side of one world: eight people with eight each."""
-FIELDS = ("model", "side", "author", "idx", *ATTACKS)
+FEWEST_RANKED = 3
+"""Unlearned models up to which no rank correlation is told."""
 Row = Mapping[str, Any]
 
 
-def measured(model: str, out: Path, data: Any = None, holdout: Any = None) -> Any:
+def family(model: str) -> str:
+    """How the names of its family begin, as the package knows them."""
+    return next((one for one in FAMILIES if model.startswith(one)), "demo/")
+
+
+def bare(model: str) -> str:
+    """Its name in its family."""
+    return model.removeprefix(family(model))
+
+
+def named(one: str, model: str) -> str:
+    """A model of a family, as the rows call it."""
+    return one.removeprefix("demo/") + model
+
+
+def measured(model: str, out: Path, data: Any = "demo", holdout: Any = None) -> Any:
     """All attacks on a model's answers."""
     metrics = tuple(f"mia_{one}" for one in ATTACKS)
     said = la.evaluate(
         model,
         out=out,
         metrics=metrics,
-        data=None if data is None else str(data),
+        data=str(data),
         holdout=None if holdout is None else str(holdout),
     )
     return {name: said.entries[f"mia_{name}"].parts for name in ATTACKS}
@@ -61,21 +81,30 @@ def measured(model: str, out: Path, data: Any = None, holdout: Any = None) -> An
 
 def rows_of(model: str, out: Path) -> Iterator[Row]:
     """A row a text of both sides."""
-    found, suite = measured(f"demo/{model}", out / "eval" / model), load_suite("tofu", "demo")
+    found = measured(family(model) + bare(model), out / "eval" / model)
+    suite = load_suite("tofu", "demo")
     for side in ("forget", "holdout"):
         for row in suite[side].rows:
-            scores = {name: found[name][side].per_example[row.idx] for name in ATTACKS}
+            scores = {name: found[name][side].records[row.idx]["score"] for name in ATTACKS}
             told = {name: f"{one:.6g}" for name, one in scores.items()}
             yield {"model": model, "side": side, "author": row.group, "idx": row.idx, **told}
 
 
-def depths(out: Path) -> Iterator[Row]:
-    """UDS of every model with its limits."""
-    sources = [f"demo/{one}" for one in MODELS if one not in ("full", "retain")]
-    for one in la.patch(sources, out=out / "patch", retain="demo/retain", ask="none"):
+def depths(kin: str, models: Sequence[str], out: Path) -> Iterator[Row]:
+    """UDS of models of a family with its limits."""
+    found = la.patch(
+        [kin + one for one in models],
+        out=out / "patch" / kin,
+        full=kin + "full",
+        retain=kin + "retain",
+        data="demo",
+        ask="none",
+        align="none",
+    )
+    for one in found:
         low, high = one.ci95 or (None, None)
-        name = one.source.removeprefix("demo/")
-        yield {"model": name, "uds": f"{one.uds:.4f}", "low": f"{low:.4f}", "high": f"{high:.4f}"}
+        limits = {"low": f"{low:.4f}", "high": f"{high:.4f}"}
+        yield {"model": named(kin, bare(one.source)), "uds": f"{one.uds:.4f}", **limits}
 
 
 def worlds(seeds: Sequence[int], out: Path) -> Iterator[Row]:
@@ -105,12 +134,12 @@ def worlds(seeds: Sequence[int], out: Path) -> Iterator[Row]:
             return f"{exchange_p(scores['holdout'], scores['forget'], strangers, people)[0]:.6g}"
 
         own = {
-            (name, side): [found[name][side].per_example[idx] for idx in places]
+            (name, side): [found[name][side].records[idx]["score"] for idx in places]
             for name in ATTACKS
             for side in files
         }
         less = {
-            side: [other["loss"][side].per_example[idx] for idx in places]
+            side: [other["loss"][side].records[idx]["score"] for idx in places]
             - np.array(own["loss", side])
             for side in files
         }
@@ -136,15 +165,23 @@ def add(place: Path, rows: Sequence[Row]) -> None:
         writer.writerows(rows)
 
 
+def order_of_all() -> list[str]:
+    """All models, as the rows name them."""
+    return [named(kin, one) for kin, models in FAMILIES.items() for one in models]
+
+
 def make(rows: Path, out: Path) -> None:
     """What is not there yet."""
     rows.mkdir(parents=True, exist_ok=True)
     done = {one["model"] for one in kept(rows / "rows.csv")}
-    for model in MODELS:
+    for model in order_of_all():
         if model not in done:
             add(rows / "rows.csv", list(rows_of(model, out)))
-    if not (rows / "depth.csv").exists():
-        add(rows / "depth.csv", list(depths(out)))
+    deep = {one["model"] for one in kept(rows / "depth.csv")}
+    for kin, models in FAMILIES.items():
+        left = [one for one in models if one not in ANCHORS and named(kin, one) not in deep]
+        if left:
+            add(rows / "depth.csv", list(depths(kin, left, out)))
     seen = {int(one["seed"]) for one in kept(rows / "worlds.csv")}
     for first in range(1, N_WORLDS + 1, CHUNK):
         if first not in seen:
@@ -153,7 +190,8 @@ def make(rows: Path, out: Path) -> None:
 
 def by_attack(rows: Sequence[Row], model: str, attack: str) -> dict[str, Any]:
     """Area, limits, p and words of one attack; of a model in `BESIDE`, of the loss less its own."""
-    base = {(one["side"], one["idx"]): float(one["loss"]) for one in rows if one["model"] == attack}
+    other = named(family(model), attack)
+    base = {(one["side"], one["idx"]): float(one["loss"]) for one in rows if one["model"] == other}
     scores, people = {}, {}
     for side in ("holdout", "forget"):
         own = [one for one in rows if one["model"] == model and one["side"] == side]
@@ -175,15 +213,21 @@ def p_text(p: float) -> str:
     return f"{p:.2g}".lstrip("0") if p >= 0.001 else f"{p:.0e}".replace("e-0", "e-")
 
 
-def tables(rows: Path) -> Iterator[str]:
-    """Lines of the page's tables."""
+def family_tables(rows: Path, kin: str) -> Iterator[str]:
+    """Lines of both tables of a family, and its rank correlations."""
     texts, depth = kept(rows / "rows.csv"), {one["model"]: one for one in kept(rows / "depth.csv")}
-    order = [one for one in MODELS if any(row["model"] == one for row in texts)]
-    order.sort(key=lambda one: float(depth.get(one, {"uds": {"full": 0.0}.get(one, 1.0)})["uds"]))
+    order = [named(kin, one) for one in FAMILIES[kin]]
+    order = [one for one in order if any(row["model"] == one for row in texts)]
+    if not order:
+        return
+    anchored = {named(kin, "full"): {"uds": 0.0}}
+    order.sort(key=lambda one: float((depth | anchored).get(one, {"uds": 1.0})["uds"]))
     yield "| model | UDS | area, loss | p | what it says | area, less retain's loss | p |"
     yield "|---|---|---|---|---|---|---|"
     found = {
-        one: {name: by_attack(texts, one, name) for name in (*ATTACKS, *BESIDE) if name != one}
+        one: {
+            name: by_attack(texts, one, name) for name in (*ATTACKS, *BESIDE) if name != bare(one)
+        }
         for one in order
     }
     for one in order:
@@ -191,24 +235,31 @@ def tables(rows: Path) -> Iterator[str]:
         deep = f"{float(uds['uds']):.2f}" if uds else "anchor"
         beside = f"{area_text(less)} | {p_text(less['p'])}" if less else "– | –"
         says = own["says"].partition(" (p")[0]
-        yield f"| {one} | {deep} | {area_text(own)} | {p_text(own['p'])} | {says} | {beside} |"
+        told = f"{deep} | {area_text(own)} | {p_text(own['p'])} | {says} | {beside}"
+        yield f"| {bare(one)} | {told} |"
     yield ""
     yield f"| model | {' | '.join(ATTACKS[1:])} | loss less full's | privleak |"
     yield f"|{'---|' * (len(ATTACKS) + 2)}"
-    never = found["retain"]["min_k"]["area"]
+    never = found[named(kin, "retain")]["min_k"]["area"]
     for one in order:
         cells = [found[one].get(name) for name in (*ATTACKS[1:], "full")]
         told = [f"{cell['area']:.2f}, {p_text(cell['p'])}" if cell else "–" for cell in cells]
         leak = 100 * (never - found[one]["min_k"]["area"]) / (1 - never)
-        yield f"| {one} | {' | '.join(told)} | {leak:.0f} |"
+        yield f"| {bare(one)} | {' | '.join(told)} | {leak:.0f} |"
     yield ""
-    unlearned = [one for one in order if one in depth and one != "never"]
+    unlearned = [one for one in order if one in depth and bare(one) not in NEVER_SAW]
     for name, what in (("loss", "the loss"), ("retain", "the loss less retain's")):
         loud = [0.5 - found[one][name]["area"] for one in unlearned]
         known = spearman([float(depth[one]["uds"]) for one in unlearned], loud)
-        if known is not None:
+        if known is not None and len(unlearned) > FEWEST_RANKED:
             yield f"Rank correlation of UDS and .5 less the area, {what}: {known:.2f}."
     yield ""
+
+
+def tables(rows: Path) -> Iterator[str]:
+    """Lines of the page's tables."""
+    for kin in FAMILIES:
+        yield from family_tables(rows, kin)
     drawn = kept(rows / "worlds.csv")
     yield f"| {len(drawn)} worlds | p <= .01 | p <= .05 | p <= .10 |"
     yield "|---|---|---|---|"
@@ -221,7 +272,8 @@ def tables(rows: Path) -> Iterator[str]:
         told = "never's loss less retain's" if name == "beside" else f"retain, {name}"
         yield f"| {told} | {' | '.join(cells)} |"
     yield ""
-    for one in (*(one for one in MODELS if one not in order), *NOT_MADE):
+    done = {row["model"] for row in kept(rows / "rows.csv")}
+    for one in (*(one for one in order_of_all() if one not in done), *NOT_MADE):
         yield f"Not made: {one}."
 
 
@@ -237,12 +289,13 @@ def draw(rows: Path, picture: Path) -> None:
     figure, axes = plt.subplots(figsize=(7, 4.2))
     for one in kept(rows / "depth.csv"):
         own, uds = by_attack(texts, one["model"], "loss"), float(one["uds"])
-        axes.plot([uds, uds], own["ends"], color="C0", lw=1)
-        axes.plot([float(one["low"]), float(one["high"])], [own["area"]] * 2, color="C0", lw=1)
-        axes.plot(uds, own["area"], "o" if own["p"] <= ALPHA else "s", color="C0")
+        color = f"C{list(FAMILIES).index(family(one['model']))}"
+        axes.plot([uds, uds], own["ends"], color=color, lw=1)
+        axes.plot([float(one["low"]), float(one["high"])], [own["area"]] * 2, color=color, lw=1)
+        axes.plot(uds, own["area"], "o" if own["p"] <= ALPHA else "s", color=color)
         axes.annotate(one["model"], (uds, own["area"]), xytext=(5, 5), textcoords="offset points")
     axes.axhline(0.5, color="0.6", lw=1)
-    axes.set(xlim=(-0.05, 1.05), ylim=(0, 1), xlabel="UDS: 0 held as by full, 1 erased")
+    axes.set(xlim=(-0.05, 1.2), ylim=(0, 1), xlabel="UDS: 0 held as by full, 1 erased")
     axes.set_ylabel("area, loss: 1 treated as seen, 0 shouts")
     figure.tight_layout()
     figure.savefig(picture, metadata={"Date": None})

@@ -4,9 +4,12 @@ import pytest
 from support.agreement import printed
 from support.pages import ROOT, page
 
+from lensaudit.gym.table import rows_of
+
 LEDGER = ROOT / "benchmarks" / "gym"
-ASKED = ROOT / "benchmarks" / "gym_audit"
-PAGES = ("gym_auditors", "gym_verdict", "gym_audit")
+SLOW = ("worst_excess", "relearn_gain", "rtt", "effort")
+NEVER = 512
+"""Score of `effort` where no training that was tried brings half of the facts back."""
 
 
 @pytest.fixture(scope="module")
@@ -17,10 +20,9 @@ def made(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def lines_of(made):
-    """Lines of `gym table`, by the page that shows them."""
-    asked = printed("gym", "table", "--gym", ASKED)
-    return {name: asked if name == "gym_audit" else made[0] for name in PAGES}
+def scores():
+    """The lines of the ledger."""
+    return rows_of(LEDGER, None)
 
 
 def test_the_shipped_nulls_are_made_from_the_ledger(made):
@@ -39,23 +41,102 @@ def rows(text, header):
 @pytest.mark.parametrize(
     ("name", "header", "n"),
     [
-        ("gym_auditors", "| auditor | reads | worst", 23),
+        ("gym_auditors", "| auditor | reads | worst", 26),
         ("gym_verdict", "| verdict | truth | holds | partly |", 12),
-        ("gym_verdict", "| mechanism | truth |", 44),
-        ("gym_audit", "| auditor | reads | worst", 23),
-        ("gym_audit", "| verdict | truth | holds | partly |", 12),
-        ("gym_audit", "| mechanism | truth |", 58),
+        ("gym_verdict", "| mechanism | truth |", 58),
     ],
 )
-def test_a_table_of_a_page_is_what_the_command_makes(lines_of, name, header, n):
+def test_a_table_of_a_page_is_what_the_command_makes(made, name, header, n):
     wanted = rows(page(f"evidence/{name}"), header)
     assert len(wanted) == n + 2
-    assert rows("\n".join(lines_of[name]), header) == wanted
+    assert rows("\n".join(made[0]), header) == wanted
 
 
-@pytest.mark.parametrize("name", PAGES[1:])
-def test_the_errors_of_the_page_are_those_of_the_command(lines_of, name):
-    told = [line for line in page(f"evidence/{name}").splitlines() if "seed" in line[:50]]
+def test_the_errors_of_the_page_are_those_of_the_command(made):
+    told = [line for line in page("evidence/gym_verdict").splitlines() if "seed" in line[:50]]
     wanted = [line for line in told if line.startswith(("- held-out", "- mechanism", "- tune"))]
     assert wanted
-    assert [line for line in lines_of[name] if line.startswith("- ")] == wanted
+    assert [line for line in made[0] if line.startswith("- ")] == wanted
+
+
+def test_the_counts_of_the_first_sentence_are_those_of_the_table(made):
+    left_out = {
+        line.split(" | ")[1]: line.split(" | ") for line in made[0] if "| mechanism left" in line
+    }
+    knows, absent = left_out["knows"], left_out["absent"]
+    counts = {
+        name: cell.split(" ")[0].split("/") for name, cell in (("e", knows[4]), ("n", knows[2]))
+    }
+    said = page("evidence/gym_verdict")
+    assert f"Of {counts['n'][1]} models that hold every fact" in said
+    assert (
+        f"the verdict calls {counts['e'][0]} erased, and all {counts['e'][0]} are `mimic`" in said
+    )
+    n_erased, n_absent = absent[4].split(" ")[0].split("/")
+    assert f"Of {n_absent} models that never saw the facts it calls {n_erased} erased" in said
+    assert absent[2].startswith("0/")
+    assert absent[3].startswith("0/")
+    short = page("gym")
+    assert f"| knows all facts | {' | '.join(cell.split(' ')[0] for cell in knows[2:6])} |" in short
+    assert f"| absent | {' | '.join(cell.split(' ')[0] for cell in absent[2:6])} |" in short
+
+
+def test_the_slow_auditors_read_what_the_page_says(scores):
+    known = {
+        (one.auditor, one.mechanism, one.strength, one.truth): one.score
+        for one in scores
+        if one.seed == 0
+    }
+    table = rows(page("evidence/gym_auditors"), "| model | truth | worst_excess")[2:-1]
+    assert len(table) == 10
+    strength = {"an eighth of the layers": 0.125, "a quarter": 0.25, "": 1.0}
+    for line in table:
+        model, truth, *cells = line.strip("| ").split(" | ")
+        name, _, much = model.partition(", ")
+        *wanted, effort = (known[one, name, strength[much], truth] for one in SLOW)
+        assert cells[:3] == [f"{one:.2f}" for one in wanted]
+        assert cells[3] == ("more than 256" if effort == NEVER else f"{effort:.0f}")
+
+
+def test_what_rtt_reads_of_seed_0_is_what_the_page_says(scores):
+    read = {}
+    for one in scores:
+        if one.auditor == "rtt" and one.seed == 0 and one.truth != "anchor":
+            read.setdefault(one.mechanism, []).append(round(one.score, 2))
+    said = next(one for one in page("evidence/gym_auditors").splitlines() if "RTT on all" in one)
+    swapped = ("permuted", "permuted_turned", "permuted_part_turned", "split_layers", "late")
+    low = [
+        x for name in (*swapped, "mimic", "mixed", "gates_mixed", "some_hidden") for x in read[name]
+    ]
+    middle = [x for name in ("forms", "rerouted", "template") for x in read[name]]
+    absent = {one.mechanism for one in scores if one.truth == "absent"} - {"exchanged"}
+    ignorant = [x for name in absent for x in read[name]]
+    for values in (low, middle, ignorant):
+        assert f"{min(values):.2f} to {max(values):.2f}".replace("0.", ".") in said
+    (exchanged,) = read["exchanged"]
+    assert f"{exchanged:.2f} on `exchanged`".lstrip("0") in said
+    assert min(x for name in ("guard", "gates_own") for x in read[name]) > max(ignorant)
+
+
+def test_the_shift_reads_what_the_page_says(scores):
+    def group(one):
+        name = one.mechanism
+        if one.truth == "absent" and name not in ("absent_gates", "absent_rerouted"):
+            return "absent, nothing added"
+        return "gates, all forms" if name.startswith("gates") else f"`{name}`"
+
+    read = {}
+    for one in scores:
+        aligned = (one.evidence or {}).get("patch", {}).get("aligned") or {}
+        if one.auditor == "verdict" and (shift := aligned.get("shift")):
+            read.setdefault((group(one), one.seed > 0), []).append(shift["times"])
+
+    def ends(values):
+        low, high = f"{min(values):.2f}", f"{max(values):.2f}"
+        return low if low == high else f"{low} to {high}"
+
+    table = rows(page("evidence/gym_verdict"), "| models | seed 0 | seeds 1 to 4 |")[2:]
+    assert len(table) == 8
+    for line in table:
+        name, first, others = line.strip("| ").split(" | ")
+        assert [first, others] == [ends(read[name, later]) for later in (False, True)]

@@ -1,5 +1,7 @@
 """docs/evidence/betrayal.md: its tables follow from the rows beside it."""
 
+import csv
+
 import pytest
 from support.pages import ROOT, page
 
@@ -18,13 +20,49 @@ def lines(betrayal):
     return [one for one in betrayal.tables(ROOT / "benchmarks" / "betrayal") if one]
 
 
-def test_the_tables_follow_from_the_rows(lines):
+@pytest.fixture(scope="module")
+def of_the_gym():
+    from experiments.metrics.betrayal_gym import table
+
+    return [one for one in table(ROOT / "benchmarks" / "betrayal") if one.startswith("|")]
+
+
+def test_the_tables_follow_from_the_rows(lines, of_the_gym):
     told = PAGE.splitlines()
     tables = [one for one in lines if one.startswith("|")]
-    assert len(tables) == 3 * 2 + 9 + 9 + 6
+    assert len(tables) == 5 * 2 + 2 * 9 + 2 * 7 + 6
     assert [one for one in tables if one not in told] == []
     shown = [one for one in told if one.startswith("|")]
-    assert len(shown) == len(tables) + 6  # and the table of what it says
+    assert len(shown) == len(tables) + 6 + len(of_the_gym)  # and the table of what it says
+
+
+def test_the_tables_of_the_gym_follow_from_its_rows(of_the_gym):
+    assert len(of_the_gym) == 2 * 2 + 58 + 5
+    assert [one for one in of_the_gym if one not in PAGE.splitlines()] == []
+
+
+def test_what_the_page_counts_in_the_gym_is_there():
+    """Counted from the rows alone: no code of the experiment."""
+    rows = list(csv.DictReader((ROOT / "benchmarks" / "betrayal" / "gym.csv").open()))
+
+    def counted(*names):
+        own = [one for one in rows if one["mechanism"].startswith(names)]
+        small = [one for one in own if float(one["p_less"]) <= 0.05]
+        return len(own), sum(float(one["area_less"]) < 0.5 for one in small), len(small)
+
+    assert counted("rerouted_middle") == (5, 2, 2)
+    assert counted("rerouted", "absent_rerouted") == (9 + 5 + 5, 9 + 5 + 2, 9 + 5 + 2)
+    assert counted("gates") == (60, 0, 50)
+    assert counted("guard") == (5, 0, 5)
+    assert counted("permuted", "split_layers", "late", "mimic", "few") == (70, 0, 0)
+    assert counted("absent_wrong", "exchanged") == (10, 0, 10)
+    nothing = ("absent_further", "absent_nf4", "absent_noise", "absent_permuted", "absent_turned")
+    plain = sum(one["mechanism"] == "absent" and float(one["p_less"]) > 0.05 for one in rows)
+    assert counted(*nothing) == (30, 0, 0)
+    assert plain == 5
+    absent = [one for one in rows if one["truth"] == "absent"]
+    assert sum(float(one["p"]) <= 0.05 for one in absent) == 29
+    assert "29 of 70 absent models" in PAGE
 
 
 def test_what_was_not_made_is_said(betrayal, lines):
