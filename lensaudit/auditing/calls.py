@@ -106,7 +106,8 @@ def evaluated(
             opened=question.opened,
             placed=notice,  # what was there before says nothing of the run
         )
-        return found, [] if found.failures else [found.folder / MANIFEST]
+        place = found.folder
+        return read_evaluation(model, place), [] if found.failures else [place / MANIFEST]
 
     def found(question: Question) -> EvaluationResult | None:
         place = question.where(usual, named=folder is not None)

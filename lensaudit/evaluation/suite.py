@@ -142,7 +142,9 @@ def result_rows(
         theirs = scored.get(name, {})
         for row in split.rows:
             scores = {
-                m: e.per_example[row.idx] for m, e in theirs.items() if row.idx in e.per_example
+                m: metric_of(m).number(e.records[row.idx])
+                for m, e in theirs.items()
+                if row.idx in e.records
             }
             gaps = {m: e.unscored[row.idx] for m, e in theirs.items() if row.idx in e.unscored}
             if scores or gaps:

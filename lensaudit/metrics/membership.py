@@ -176,7 +176,6 @@ def _attacked(
         finite = {idx: one for idx, one in known.items() if math.isfinite(one)}
         parts[side] = MetricResult(
             float(np.mean(list(finite.values()))) if finite else None,
-            per_example=finite,
             records={idx: {"score": one} for idx, one in finite.items()},
             unscored=dict(measured.unscored)
             | dict.fromkeys(found.keys() - known.keys(), NO_CONTENT)

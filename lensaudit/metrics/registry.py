@@ -155,6 +155,10 @@ class Metric:
         fields = all(one.field for one in self.options.values())
         return named_with(self.name.partition(":")[0], kept) if fields else self.name
 
+    def number(self, record: Record) -> float:
+        """What is averaged of a row's record, or ranked where the metric is an attack."""
+        return (self.row_value or mean_of("score"))(record)
+
     def context(
         self,
         suite: Suite,
@@ -481,20 +485,19 @@ def finished(metric: Metric, entry: MetricResult, groups: GroupsBySide = ()) -> 
         return metric.combine(entry, groups)
     if metric.row_value is None:
         return entry
-    gaps, per_example = dict(entry.unscored), {}
+    gaps, numbers = dict(entry.unscored), dict[int, float]()
     for idx, record in entry.records.items():
         if not _finite(record):
             gaps[idx] = "the model's score is not finite"
             continue
         try:
-            per_example[idx] = metric.row_value(record)
+            numbers[idx] = metric.number(record)
         except KeyError as missing:  # a row of somebody else's log
             gaps[idx] = f"its record has no {missing.args[0]}"
-    records = {idx: entry.records[idx] for idx in per_example}
-    entry = replace(entry, records=records, unscored=gaps, per_example=per_example)
-    if not per_example:
+    entry = replace(entry, records={idx: entry.records[idx] for idx in numbers}, unscored=gaps)
+    if not numbers:
         return replace(entry, value=None, why=entry.reason or no_rows(gaps))
-    values, authors = list(per_example.values()), authors_of(per_example, groups, 0)
+    values, authors = list(numbers.values()), authors_of(numbers, groups, 0)
     # a row of somebody else's log may hold anything
     bounds = (0.0, 1.0) if min(values) >= -1e-6 and max(values) <= 1 + 1e-6 else None
     limits = clustered_mean(values, authors, bounds=bounds, unit=unit_of(authors))

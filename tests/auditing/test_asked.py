@@ -431,3 +431,14 @@ def test_memos_of_another_file_change_no_run_and_reading_a_run_again_hashes_noth
             role: now[role] for role in ("full", "source")
         }
     assert len(paths) == len(set(paths)) > 4  # each file once
+
+
+def test_an_evaluation_is_what_its_files_say_the_first_time_too(tmp_path):
+    metrics = ("mia_loss", "forget_Q_A_Prob", "forget_truth_ratio")
+    wanted = EvaluateSettings(metrics=metrics, limit=6, data="demo")
+    first, again = (evaluated("demo/npo", wanted, tmp_path) for _ in range(2))
+    # the manifest is told what was asked once the run is through
+    assert replace(first, manifest=None) == replace(again, manifest=None)
+    rows = first.entries["mia_loss"].parts["holdout"].records
+    assert first.entries["mia_loss"].family == "membership"
+    assert len(rows) == 6

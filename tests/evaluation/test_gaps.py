@@ -11,7 +11,7 @@ from support.tolerance import NATS
 from lensaudit.errors import WorkError
 from lensaudit.evaluation.passes import Subject
 from lensaudit.evaluation.suite import evaluate, notes
-from lensaudit.metrics.registry import Measured, Read
+from lensaudit.metrics.registry import Measured, Read, metric_of
 from lensaudit.models.sizes import ContextWindow
 
 
@@ -29,7 +29,7 @@ def test_a_row_without_perturbed_answers_is_unscored_and_the_others_count(tiny_t
     found = evaluate(tiny_passes(tiny_tokenizer, [broken]), "tofu", ["forget_truth_ratio"])
     assert found["forget_Q_A_PERT_Prob"].unscored == {1: "the row has no perturbed_answer"}
     assert found["forget_truth_ratio"].unscored == {1: "the row has no perturbed_answer"}
-    assert sorted(found["forget_truth_ratio"].per_example) == [0, 2]
+    assert sorted(found["forget_truth_ratio"].records) == [0, 2]
 
 
 def test_rows_may_have_different_numbers_of_alternatives_and_one_without_is_unscored(
@@ -78,11 +78,13 @@ def test_an_empty_answer_is_unscored_or_counts_as_upstream_where_that_is_asked_f
     rows = [found["extraction_strength"], found["mia_min_k"].parts["forget"]]
     rows.append(found["forget_Q_A_ROUGE"])
     if empty == "upstream":
-        assert [one.per_example[0] for one in rows] == [0, 0, 0]
+        names = ("extraction_strength", "mia_min_k", "forget_Q_A_ROUGE")
+        told = zip(names, rows, strict=True)
+        assert [metric_of(name).number(one.records[0]) for name, one in told] == [0, 0, 0]
         return
     said = ("no content token", "no content token", "the answer is empty")
     assert all(why in one.unscored[0] for why, one in zip(said, rows, strict=True))
-    assert len(found["extraction_strength"].per_example) == 2
+    assert len(found["extraction_strength"].records) == 2
 
 
 def test_an_empty_generation_scores_nothing_and_is_counted(tiny_tokenizer):
@@ -219,6 +221,6 @@ def test_one_model_leaves_memory_before_the_reference_model_enters(tiny_tokenize
     assert passes.subject._model is None
     loss = evaluate(tiny_passes(tiny_tokenizer, seed=1), "tofu", ["mia_loss"])["mia_loss"]
     own = evaluate(tiny_passes(tiny_tokenizer), "tofu", ["mia_loss"])["mia_loss"]
-    for idx, score in found["mia_reference"].parts["forget"].per_example.items():
-        wanted = own.parts["forget"].per_example[idx] - loss.parts["forget"].per_example[idx]
-        assert score == pytest.approx(wanted, abs=NATS)
+    for idx, row in found["mia_reference"].parts["forget"].records.items():
+        mine, theirs = (one.parts["forget"].records[idx]["score"] for one in (own, loss))
+        assert row["score"] == pytest.approx(mine - theirs, abs=NATS)

@@ -30,6 +30,16 @@ def test_the_shipped_nulls_are_made_from_the_ledger(made):
     assert made[1].read_bytes() == shipped.read_bytes()
 
 
+def test_on_the_half_that_limits_were_set_on_no_word_is_wrong(made):
+    tune = [one.split(" | ") for one in made[0] if one.startswith("| tune half")]
+    assert [one[1] for one in tune] == ["knows", "partial", "absent"]
+    knows, partial, absent = tune
+    assert all(one[4].startswith("0/") for one in (knows, partial))
+    assert absent[2].startswith("0/")
+    assert absent[3].startswith("0/")
+    assert all(one[6].startswith("0/5 ") for one in tune)
+
+
 def rows(text, header):
     """Of the table below a header, and the header."""
     lines = text.splitlines()

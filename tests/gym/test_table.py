@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import asdict, replace
-from pathlib import Path
 
 import pytest
 from support import verdict_support as made
@@ -19,14 +18,10 @@ from lensaudit.gym.table import (
     left_out,
     nulls_of,
     planted,
-    rows_of,
     table,
     text,
 )
 from lensaudit.scores.areas import area_limits
-from lensaudit.verdict.views import read_calibration
-
-ROOT = Path(__file__).parents[2]
 
 
 def row(mechanism, truth, score, seed=0, *, held_out=False, auditor="a", high="forgot", **more):
@@ -207,18 +202,3 @@ def test_attacks_of_the_ledger_are_views_and_patch_alone_leaves_them_out():
     found = errors_of([*planted_gym(), attack])
     assert counts(found.held_out.absent["holds"])[0] == 1
     assert counts(found.patch_only.absent["holds"])[0] == 0
-
-
-def test_the_shipped_calibration_and_the_page_are_those_of_the_shipped_scores():
-    found = document(rows_of(ROOT / "benchmarks" / "gym", None))
-    shipped = read_calibration()
-    assert set(found.verdict.calibration) == set(shipped)
-    for name, null in found.verdict.calibration.items():
-        assert asdict(null) == pytest.approx(asdict(shipped[name]))
-    page = (ROOT / "docs" / "evidence" / "gym_verdict.md").read_text()
-    said = text(found)
-    table = said[said.index("| verdict | truth |") :].splitlines()
-    assert [line for line in table if line and line not in page] == []
-    # on the half that limits were set on: no holder is called erased, no absent model a holder
-    assert found.verdict.tune.wrong == ()
-    assert found.seeds == 5

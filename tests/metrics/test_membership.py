@@ -33,6 +33,10 @@ def attacked(name, passes, groups=()):
     return finished(metric, metric.fn(context), groups)
 
 
+def scores(side):
+    return {idx: one["score"] for idx, one in side.records.items()}
+
+
 def test_a_forget_set_that_is_likelier_than_the_holdout_is_known():
     # losses 0.1 and 0.2 against 1.0 and 0.15: three of four holdout texts are less likely
     sides = {
@@ -41,7 +45,7 @@ def test_a_forget_set_that_is_likelier_than_the_holdout_is_known():
     }
     found = attacked("mia_loss", Kept(trace=sides))
     assert found.value == 0.75
-    assert found.parts["holdout"].per_example == pytest.approx({0: 1.0, 1: 0.15})
+    assert scores(found.parts["holdout"]) == pytest.approx({0: 1.0, 1: 0.15})
     swapped = {"forget": sides["holdout"], "holdout": sides["forget"]}
     assert attacked("mia_loss", Kept(trace=swapped)).value == 0.25
 
@@ -68,8 +72,8 @@ def test_the_zlib_attack_divides_by_what_is_left_of_the_text():
     sides = {"forget": [trace(-1.0)], "holdout": [trace(-1.0)]}
     texts = {"forget": ["a" * 200], "holdout": ["".join(chr(48 + at) for at in range(60))]}
     found = attacked("mia_zlib", Kept(texts, trace=sides))
-    assert found.parts["forget"].per_example == pytest.approx({0: 1 / 12})
-    assert found.parts["holdout"].per_example[0] < 1 / 60
+    assert scores(found.parts["forget"]) == pytest.approx({0: 1 / 12})
+    assert scores(found.parts["holdout"])[0] < 1 / 60
     assert found.value == 0.0
 
 
@@ -78,7 +82,7 @@ def test_the_reference_attack_takes_off_what_any_model_finds_likely():
     model = {"forget": [trace(-0.5)], "holdout": [trace(-0.4)]}
     reference = {"forget": [trace(-2.0)], "holdout": [trace(-0.4)]}
     found = attacked("mia_reference", Kept(trace=model, reference=reference))
-    assert found.parts["forget"].per_example == pytest.approx({0: -1.5})
+    assert scores(found.parts["forget"]) == pytest.approx({0: -1.5})
     assert found.value == 1.0
     assert attacked("mia_loss", Kept(trace=model)).value == 0.0
 
@@ -95,8 +99,8 @@ def test_the_reference_attack_takes_off_what_any_model_finds_likely():
 def test_min_k_averages_the_least_likely_content_tokens(name, content):
     sides = {"forget": [trace(-1.0, -3.0, -0.5, -2.0, -0.1, -9.0)], "holdout": [trace(-4.0, -9.0)]}
     found = attacked(name, Kept(trace=sides))
-    assert found.parts["forget"].per_example == pytest.approx({0: content})
-    assert found.parts["holdout"].per_example == pytest.approx({0: 4.0})
+    assert scores(found.parts["forget"]) == pytest.approx({0: content})
+    assert scores(found.parts["holdout"]) == pytest.approx({0: 4.0})
     assert found.value == 1.0
 
 
@@ -107,7 +111,7 @@ def test_exact_memorization_leaves_the_closing_token_out():
     context = MetricContext("tofu", metric.reads["tofu"], passes)
     found = finished(metric, metric.fn(context))
     # tokens above -1 are first choices: 1 of 2, and 0 of 3
-    assert found.per_example == pytest.approx({0: 0.5, 1: 0.0})
+    assert {idx: metric.number(one) for idx, one in found.records.items()} == {0: 0.5, 1: 0.0}
     # the third text has no other token: it is no 0 in the mean
     assert found.value == pytest.approx(0.25)
     assert "no content token" in found.unscored[2]
@@ -144,6 +148,6 @@ def test_the_entropy_attack_reads_how_unsure_the_model_is():
 
     sides = {"forget": [unsure(0.5, 1.5)], "holdout": [unsure(2.0, 3.0)]}
     found = attacked("mia_entropy", Kept(trace=sides))
-    assert found.parts["forget"].per_example == pytest.approx({0: 1.0})
+    assert scores(found.parts["forget"]) == pytest.approx({0: 1.0})
     assert found.value == 1.0
     assert all_metrics()["mia_entropy"].on_request

@@ -51,7 +51,6 @@ class MetricResult(Estimate):
     """
 
     value: Annotated[Number | None, Field(alias="agg_value")] = None
-    per_example: Mapping[int, float] = field(default_factory=dict)
     unscored: Mapping[int, str] = field(default_factory=dict)
     """idx -> reason; counted in the report, never averaged as 0."""
     records: Annotated[Mapping[int, Record], Field(alias="value_by_index")] = field(
