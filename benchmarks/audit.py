@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable
+from dataclasses import replace
 from functools import wraps
 from importlib import import_module
 from pathlib import Path
@@ -27,6 +28,7 @@ from benchmarks.work import NotMeasured
 from lensaudit.settings import Dtype
 from lensaudit.text import slug
 
+ANSWERS = "what it answers when asked"
 PARTS = (
     ("lensaudit.association.run", "load", "models loaded"),
     ("lensaudit.patching.session", "load", "models loaded"),
@@ -39,7 +41,7 @@ PARTS = (
     ("lensaudit.patching.controls", "fit_alignment", "maps fitted"),
     ("lensaudit.patching.stages", "sweep", "sweeps: S2, aligned, shuffled, shared, validity"),
     ("lensaudit.patching.session.Session", "answers", "what it says after the prefix"),
-    ("lensaudit.patching.asking", "generate", "what it answers when asked"),
+    ("lensaudit.patching.asking", "generate", ANSWERS),
 )
 """Where a function is called from, its name there, and the part that it is."""
 
@@ -77,7 +79,9 @@ def found(path: str) -> Any:
     return getattr(import_module(module), last) if last[0].isupper() else import_module(path)
 
 
-def measured(source: str, folder: Path, dtype: Dtype, *, one_type: bool) -> dict[str, float]:
+def measured(
+    source: str, folder: Path, dtype: Dtype, *, one_type: bool, unasked: bool
+) -> dict[str, float]:
     """Seconds of each part of an audit in this process, with what it imports.
 
     Args:
@@ -85,6 +89,7 @@ def measured(source: str, folder: Path, dtype: Dtype, *, one_type: bool) -> dict
         folder: of all results and caches.
         dtype: type of the numbers.
         one_type: it is asked in no other type of numbers.
+        unasked: it is not asked at all.
 
     Raises:
         NotMeasured: a part was not run.
@@ -101,8 +106,10 @@ def measured(source: str, folder: Path, dtype: Dtype, *, one_type: bool) -> dict
         setattr(DirectQuestions, "types", lambda self, source: [])  # noqa: B010
     clock.parts["libraries imported"] = began = time.process_time()
     asked = AuditSettings(suite="none", activations=folder / "activations", dtype=dtype)
+    asked = replace(asked, ask="none") if unasked else asked
     audit_into([source], asked, folder / slug(source), who=WHO_HAS_WHAT)
-    if missing := {part for *_, part in PARTS} - set(clock.calls):
+    left_out = {ANSWERS} if unasked else set()
+    if missing := {part for *_, part in PARTS} - left_out - set(clock.calls):
         raise NotMeasured(f"parts that never ran: {', '.join(sorted(missing))}")
     clock.parts["all else"] = time.process_time() - began - clock.inside[0]
     return clock.parts
@@ -116,10 +123,12 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--one-type", action="store_true", help="asked in --dtype alone")
+    parser.add_argument("--unasked", action="store_true", help="not asked at all")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.inside:
-        found = measured(asked.source, asked.folder, asked.dtype, one_type=asked.one_type)
+        how = {"one_type": asked.one_type, "unasked": asked.unasked}
+        found = measured(asked.source, asked.folder, asked.dtype, **how)
         print(json.dumps(found))
         return
     machine = describe()
