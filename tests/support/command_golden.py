@@ -205,6 +205,8 @@ RULES: Rules = (
     (r'("time": ?)\d+\.\d+', r"\1…"),
     (r'("(?:seconds|seconds_per_unit|eta_s|last_used_s|submitted|finished)": ?)[^,\n}]+', r"\1…"),
     (r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|\+00:00)?", "<date>"),
+    # bitsandbytes says it once a process, in whichever case rounds first
+    (r"^Failed to load CPU gemm_4bit_forward .*\n", ""),
     # versions and the commit
     (r"lensaudit \d+\.\d+\.\d+", "lensaudit <version>"),
     (r'("versions": ?\{)[^}]*\}', r"\1…}"),
