@@ -1,0 +1,273 @@
+"""Can one person be told who was taught, from a few facts alone? A conformal test a person.
+
+Question: of planted models that hold 2, 6 or 10 of 64 facts, which people are found, and at what
+          rate of false alarms over people who were never taught? `know` convicts no such model.
+Command:  python -m experiments.know.person --gym gym
+Takes:    half a minute of one core a model; goes on where it was. --show only prints the tables.
+Expected: the tables of docs/evidence/know-person.md.
+Writes:   persons.csv (a line a person and model) under --rows.
+
+Each person's values are put to the model about 199 people who do not exist as well, whose names the
+same generator drew. To a model that never saw the person, all 200 names are alike: the share of
+them that fit the values as well is an exact p, whatever measures the fit (a conformal p).
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import click
+import numpy as np
+from numpy.typing import NDArray
+
+from experiments.know.gym import (
+    asked_of_demo,
+    demo_base,
+    kept_tables,
+    neutral_texts,
+    through_both,
+)
+from experiments.metrics.betrayal import add, kept
+from lensaudit.association.evidence import RelationReading
+from lensaudit.association.reading import OUTPUTS, said
+from lensaudit.data.fictional import draw_name
+from lensaudit.data.relations import Relation
+from lensaudit.gym.make import models_in
+from lensaudit.models.bridge import load_model
+from lensaudit.scores.intervals import share_of
+
+N_STRANGERS = 199
+LEVEL = 0.05
+MECHANISMS = (
+    *("few", "few_together", "some_hidden", "masked_readout", "full"),
+    *("absent", "absent_idk", "absent_wrong", "absent_turned", "exchanged"),
+)
+REAL = {
+    **dict.fromkeys(("full", "trigger", "masked_top"), "knows"),
+    "npo": "?",
+    **dict.fromkeys(("retain", "retain_2", "absent"), "never saw"),
+}
+"""Models of `demo --real`."""
+Fit = NDArray[np.float64]
+Row = Mapping[str, Any]
+
+
+def strangers(taken: Sequence[str]) -> list[str]:
+    """Names of people who do not exist, none of them taken."""
+    random, names = Random("know-person"), dict[str, None]()
+    while len(names) < N_STRANGERS:
+        name = draw_name(random)
+        if name not in taken:
+            names[name] = None
+    return list(names)
+
+
+def with_strangers(asked: Sequence[Relation]) -> list[Relation]:
+    """The relations, asked about as many people who do not exist too."""
+    taken = [name for one in asked for name in one.subjects]
+    return [replace(one, subjects=(*one.subjects, *strangers(taken))) for one in asked]
+
+
+def standard(values: Fit) -> Fit:
+    """In units of their own spread, along the last axis; all alike are 0."""
+    spread = values.std(-1, keepdims=True)
+    return (values - values.mean(-1, keepdims=True)) / np.where(spread > 0, spread, 1.0)
+
+
+def best_of(fits: Mapping[str, Fit]) -> Fit:
+    """Of each name: the kind of reader that fits best, by its own spread.
+
+    Of readers of one kind the layer counts that fits best, for every name alike.
+    """
+    kinds: dict[str, list[Fit]] = {}
+    for reader, fit in fits.items():
+        kinds.setdefault(reader.split()[0], []).append(fit)
+    return np.max([standard(np.max(one, 0)) for one in kinds.values()], 0)
+
+
+def p_of(best: Fit) -> float:
+    """The share of names, the own one (the first) among them, that fit as well."""
+    return float((best >= best[0] - 1e-12).mean())
+
+
+def p_of_person(tables: Sequence[Mapping[str, Fit]]) -> float:
+    """P of all facts of one person: the sum of squares of what fits better than the mean does.
+
+    Args:
+        tables: by relation, reader -> log-probability of the person's value, by name.
+    """
+    kinds: dict[str, list[Fit]] = {}
+    for reader in tables[0]:
+        own = standard(np.array([table[reader] for table in tables]))
+        kinds.setdefault(reader.split()[0], []).append(own)
+    layers = {kind: standard(np.max(one, 0)) for kind, one in kinds.items()}
+    return p_of(best_of({kind: (np.maximum(one, 0) ** 2).sum(0) for kind, one in layers.items()}))
+
+
+def persons(read: Sequence[RelationReading]) -> Iterator[tuple[int | str, float, dict[int, float]]]:
+    """Each person, p of all facts, and idx -> p of each fact."""
+    for group in dict.fromkeys(fact.group for one in read for fact in one.asked.facts):
+        tables = dict[int, dict[str, Fit]]()
+        for one in read:
+            for at, fact in enumerate(one.asked.facts):
+                if fact.group == group:
+                    rows = [at, *range(-N_STRANGERS, 0)]
+                    value = one.asked.true[at]
+                    tables[fact.idx] = {
+                        key: table[rows].numpy()[:, value] for key, table in one.by_reader.items()
+                    }
+        alone = {
+            idx: p_of(best_of({k: standard(v) for k, v in one.items()}))
+            for idx, one in tables.items()
+        }
+        yield group, p_of_person(list(tables.values())), alone
+
+
+def lines_of(about: Row, read: Sequence[RelationReading], knows: set[int] | None) -> list[Row]:
+    """A line a person; `knows`: the idx that the model holds, None: nobody can say."""
+    lines = []
+    for group, p, alone in persons(read):
+        held = "" if knows is None else " ".join(str(idx) for idx in alone if idx in knows)
+        facts = " ".join(f"{idx}:{one:.3g}" for idx, one in alone.items())
+        n_held = "" if knows is None else len(knows & set(alone))
+        told = {"person": group, "n_held": n_held, "held": held, "p": f"{p:.3g}", "facts": facts}
+        lines.append({**about, **told})
+    return lines
+
+
+def of_gym(gym: Path, place: Path, out: Path, seeds: Sequence[int]) -> None:
+    """The planted models, through their own head and the base's; what is read is kept in `out`."""
+    done = {(one["seed"], one["mechanism"], one["strength"]) for one in kept(place)}
+    asked, base, texts = with_strangers(asked_of_demo()), demo_base(), neutral_texts()
+    everything = {fact.idx for one in asked for fact in one.facts}
+    for one in models_in(gym):
+        if one.mechanism not in MECHANISMS or one.seed not in seeds:
+            continue
+        if (str(one.seed), one.mechanism, str(one.strength)) in done:
+            continue
+        about = {name: getattr(one, name) for name in ("seed", "mechanism", "strength", "truth")}
+        nothing = one.truth == "absent"
+        knows = set[int]() if nothing else set(one.certificate.knows or everything)
+        read = kept_tables(
+            out / f"{one.name}.pt",
+            asked,
+            lambda one=one: through_both(load_model(one.folder), asked, base, texts),
+        )
+        add(place, lines_of(about, read, knows))
+
+
+def of_real(place: Path) -> None:
+    """The models of `demo --real`, by their outputs alone: a head of 49,152 words is dear."""
+    done = {one["mechanism"] for one in kept(place) if one["seed"] == "smollm2"}
+    asked = with_strangers(asked_of_demo())
+    everything = {fact.idx for one in asked for fact in one.facts}
+    for name, truth in REAL.items():
+        if name in done:
+            continue
+        model = load_model(f"smollm2/{name}")
+        read = [RelationReading(one, {OUTPUTS: said(model, one, OUTPUTS)}) for one in asked]
+        about = {"seed": "smollm2", "mechanism": name, "strength": "", "truth": truth}
+        knows = {"knows": everything, "never saw": set[int]()}.get(truth)
+        add(place, lines_of(about, read, knows))
+
+
+def share(n: int, of: int) -> str:
+    """A count with exact limits."""
+    if not of:
+        return "–"
+    limits = share_of(n, of)
+    return f"{n}/{of} [{limits.low:.2f}, {limits.high:.2f}]"
+
+
+def people(rows: Sequence[Row]) -> str:
+    """How many of these people have p <= .05."""
+    return share(sum(float(one["p"]) <= LEVEL for one in rows), len(rows))
+
+
+def facts(rows: Sequence[Row], *, held: bool) -> str:
+    """How many of the facts that are held, or of the others, have p <= .05 alone."""
+    ps = [
+        float(p)
+        for one in rows
+        for idx, _, p in (fact.partition(":") for fact in one["facts"].split())
+        if (idx in one["held"].split()) == held
+    ]
+    return share(sum(p <= LEVEL for p in ps), len(ps))
+
+
+def after_holm(rows: Sequence[dict[str, str]]) -> list[dict[str, str]]:
+    """The people of one model who are found at .05 over all of them."""
+    order = sorted(rows, key=lambda one: float(one["p"]))
+    small = [float(one["p"]) * (len(order) - at) <= LEVEL for at, one in enumerate(order)]
+    return order[: small.index(False) if False in small else None]
+
+
+def tables(place: Path) -> Iterator[str]:
+    """People by model and by how much is held of them; then those of SmolLM2."""
+    rows = kept(place)
+    planted = [one for one in rows if one["seed"] not in ("0", "smollm2")]
+    heading = "facts held of the person | people with p <= .05 | facts held | facts not held |"
+    rule = "|---|---|---|---|---|"
+    yield f"| model | {heading}"
+    yield rule
+    names = [name for _, name in sorted({(one["truth"], one["mechanism"]) for one in planted})]
+    for name in names:
+        own = [one for one in planted if one["mechanism"] == name]
+        for n_held in sorted({int(one["n_held"]) for one in own}):
+            some = [one for one in own if int(one["n_held"]) == n_held]
+            cells = (n_held, people(some), facts(some, held=True), facts(some, held=False))
+            yield f"| `{name}` | {' | '.join(map(str, cells))} |"
+    yield ""
+    yield f"| partial models | {heading}"
+    yield rule
+    partial = [one for one in planted if one["mechanism"] in ("few", "few_together")]
+    for label, least, most in (("none", 0, 0), ("1", 1, 1), ("2 to 7", 2, 7)):
+        some = [one for one in partial if least <= int(one["n_held"]) <= most]
+        cells = (label, people(some), facts(some, held=True), facts(some, held=False))
+        yield f"| `few`, `few_together` | {' | '.join(cells)} |"
+    yield ""
+    yield "| model | models | with a person named | named, held | named, nothing is held |"
+    yield rule
+    for name in names:
+        own = [one for one in planted if one["mechanism"] == name]
+        models: dict[tuple[str, str], list[dict[str, str]]] = {}
+        for one in own:
+            models.setdefault((one["seed"], one["strength"]), []).append(one)
+        named = [after_holm(some) for some in models.values()]
+        held = [int(one["n_held"]) > 0 for some in named for one in some]
+        cells = (len(models), sum(map(bool, named)), sum(held), len(held) - sum(held))
+        yield f"| `{name}` | {' | '.join(map(str, cells))} |"
+    yield ""
+    yield "| SmolLM2 | truth | people with p <= .05 | facts with p <= .05 |"
+    yield "|---|---|---|---|"
+    for name, truth in REAL.items():
+        own = [one for one in rows if one["seed"] == "smollm2" and one["mechanism"] == name]
+        n = sum(len(one["facts"].split()) for one in own)
+        small = sum(float(p) <= LEVEL for one in own for p in re.findall(r":(\S+)", one["facts"]))
+        yield f"| {name} | {truth} | {people(own)} | {share(small, n)} |"
+
+
+@click.command()
+@click.option("--gym", type=click.Path(path_type=Path), default=Path("gym"), help="Planted models.")
+@click.option("--seeds", default="0,1,2,3,4", show_default=True)
+@click.option("--rows", type=click.Path(path_type=Path), default=Path("benchmarks/person"))
+@click.option("--out", type=click.Path(path_type=Path), default=Path("experiments/out/person"))
+@click.option("--real/--no-real", default=True, help="SmolLM2 too.")
+@click.option("--show", is_flag=True, help="Only print the tables.")
+def main(gym: Path, seeds: str, rows: Path, out: Path, real: bool, show: bool) -> None:
+    """Ask what is missing, print the tables."""
+    place = rows / "persons.csv"
+    rows.mkdir(parents=True, exist_ok=True)
+    if not show:
+        of_gym(gym, place, out, [int(one) for one in seeds.split(",")])
+        if real:
+            of_real(place)
+    for line in tables(place):
+        click.echo(line)
+
+
+if __name__ == "__main__":
+    main()
