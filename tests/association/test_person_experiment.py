@@ -85,9 +85,11 @@ def test_what_the_page_counts_is_in_the_rows():
     smollm2 = [one for one in rows if one["seed"] == "smollm2"]
     real = {
         name: sorted(float(one["p"]) for one in smollm2 if one["mechanism"] == name)
-        for name in ("full", "masked_top", "absent")
+        for name in ("full", "masked_top", "npo", "absent")
     }
     assert max(real["full"] + real["masked_top"]) <= 0.01
     assert min(real["absent"]) > 0.05
+    assert sum(p <= 0.05 for p in real["npo"]) == 6
+    assert 8 * min(real["npo"]) > 0.05
     # Holm: the least times eight, the next times seven, and so on
     assert all(p * (8 - at) <= 0.05 for at, p in enumerate(real["masked_top"]))
