@@ -64,7 +64,7 @@ CLAIMS = {
         "gym/test_planted_truth.py::test_a_permutation_is_seen_through_and_a_guard_is_not"
     ),
     "A model trained to beat this score is not": (
-        "gym/test_table.py::test_the_shipped_calibration_and_the_page_are_those_of_the_shipped_scores"
+        "gym/test_shipped_ledger.py::test_the_counts_of_the_first_sentence_are_those_of_the_table"
     ),
     "no `retain` needed": (
         "association/test_know_refusals.py::test_a_model_of_ones_own_needs_no_other_and_no_network"

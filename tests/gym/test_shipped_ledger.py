@@ -82,6 +82,9 @@ def test_the_counts_of_the_first_sentence_are_those_of_the_table(made):
     assert (
         f"the verdict calls {counts['e'][0]} erased, and all {counts['e'][0]} are `mimic`" in said
     )
+    wrong = [line for line in made[0] if line.startswith("- mechanism left out: ")]
+    assert len(wrong) == int(counts["e"][0]) > 0
+    assert all(line.startswith("- mechanism left out: mimic, ") for line in wrong)
     n_erased, n_absent = absent[4].split(" ")[0].split("/")
     assert f"Of {n_absent} models that never saw the facts it calls {n_erased} erased" in said
     assert absent[2].startswith("0/")
