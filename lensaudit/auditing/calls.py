@@ -106,8 +106,8 @@ def evaluated(
             opened=question.opened,
             placed=notice,  # what was there before says nothing of the run
         )
-        place = found.folder
-        return read_evaluation(model, place), [] if found.failures else [place / MANIFEST]
+        finished = [] if found.failures else [found.folder / MANIFEST]
+        return read_evaluation(model, found.folder), finished
 
     def found(question: Question) -> EvaluationResult | None:
         place = question.where(usual, named=folder is not None)

@@ -140,12 +140,9 @@ def result_rows(
             scored.setdefault(split, {})[name] = side
     for name, split in passes.all_splits.items():
         theirs = scored.get(name, {})
+        numbers = {m: metric_of(m).numbers(e) for m, e in theirs.items()}
         for row in split.rows:
-            scores = {
-                m: metric_of(m).number(e.records[row.idx])
-                for m, e in theirs.items()
-                if row.idx in e.records
-            }
+            scores = {m: own[row.idx] for m, own in numbers.items() if row.idx in own}
             gaps = {m: e.unscored[row.idx] for m, e in theirs.items() if row.idx in e.unscored}
             if scores or gaps:
                 yield {

@@ -407,8 +407,8 @@ def _metric(name: str) -> Callable[[Case], AuditorScore]:
         folder = bench.activations / "suite" / digest(str(case.model))[:16]
         entry = evaluate_into(case.model, settings, folder).entries[name]
         known = {one.idx for one in bench.facts.examples}
-        number = all_metrics()[name].number
-        facts = {idx: number(one) for idx, one in entry.records.items() if idx in known}
+        numbers = all_metrics()[name].numbers(entry)
+        facts = {idx: value for idx, value in numbers.items() if idx in known}
         return AuditorScore(entry.value, facts or None, why=entry.reason)
 
     return found

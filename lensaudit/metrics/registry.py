@@ -155,9 +155,13 @@ class Metric:
         fields = all(one.field for one in self.options.values())
         return named_with(self.name.partition(":")[0], kept) if fields else self.name
 
-    def number(self, record: Record) -> float:
-        """What is averaged of a row's record, or ranked where the metric is an attack."""
-        return (self.row_value or mean_of("score"))(record)
+    def numbers(self, entry: MetricResult) -> dict[int, float]:
+        """Idx -> what is averaged of a row, or ranked by an attack; none where neither is done."""
+        return {
+            idx: (self.row_value or mean_of("score"))(record)
+            for idx, record in entry.records.items()
+            if self.row_value or (self.combine and "score" in record)
+        }
 
     def context(
         self,
@@ -491,7 +495,7 @@ def finished(metric: Metric, entry: MetricResult, groups: GroupsBySide = ()) -> 
             gaps[idx] = "the model's score is not finite"
             continue
         try:
-            numbers[idx] = metric.number(record)
+            numbers[idx] = metric.row_value(record)
         except KeyError as missing:  # a row of somebody else's log
             gaps[idx] = f"its record has no {missing.args[0]}"
     entry = replace(entry, records={idx: entry.records[idx] for idx in numbers}, unscored=gaps)

@@ -80,7 +80,7 @@ def test_an_empty_answer_is_unscored_or_counts_as_upstream_where_that_is_asked_f
     if empty == "upstream":
         names = ("extraction_strength", "mia_min_k", "forget_Q_A_ROUGE")
         told = zip(names, rows, strict=True)
-        assert [metric_of(name).number(one.records[0]) for name, one in told] == [0, 0, 0]
+        assert [metric_of(name).numbers(one)[0] for name, one in told] == [0, 0, 0]
         return
     said = ("no content token", "no content token", "the answer is empty")
     assert all(why in one.unscored[0] for why, one in zip(said, rows, strict=True))
