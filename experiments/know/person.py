@@ -13,7 +13,7 @@ them that fit the values as well is an exact p, whatever measures the fit (a con
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -35,9 +35,10 @@ from lensaudit.association.evidence import RelationReading
 from lensaudit.association.reading import OUTPUTS, said
 from lensaudit.data.fictional import draw_name
 from lensaudit.data.relations import Relation
+from lensaudit.groups import grouped
 from lensaudit.gym.make import models_in
+from lensaudit.gym.table import share, share_text
 from lensaudit.models.bridge import load_model
-from lensaudit.scores.intervals import share_of
 
 N_STRANGERS = 199
 LEVEL = 0.05
@@ -77,19 +78,18 @@ def standard(values: Fit) -> Fit:
     return (values - values.mean(-1, keepdims=True)) / np.where(spread > 0, spread, 1.0)
 
 
-def best_of(fits: Mapping[str, Fit]) -> Fit:
-    """Of each name: the kind of reader that fits best, by its own spread.
+def by_kind(fits: Mapping[str, Fit]) -> dict[str, Fit]:
+    """By kind of reader, the layer that fits best, for every name alike; by its own spread."""
+    kinds = grouped((reader.split()[0], fit) for reader, fit in fits.items())
+    return {kind: standard(np.max(one, 0)) for kind, one in kinds.items()}
 
-    Of readers of one kind the layer counts that fits best, for every name alike.
+
+def p_of(fits: Mapping[str, Fit]) -> float:
+    """The share of names, the own one (the first) among them, that fit as well.
+
+    Of each name the kind of reader counts that fits best.
     """
-    kinds: dict[str, list[Fit]] = {}
-    for reader, fit in fits.items():
-        kinds.setdefault(reader.split()[0], []).append(fit)
-    return np.max([standard(np.max(one, 0)) for one in kinds.values()], 0)
-
-
-def p_of(best: Fit) -> float:
-    """The share of names, the own one (the first) among them, that fit as well."""
+    best = np.max([*by_kind(fits).values()], 0)
     return float((best >= best[0] - 1e-12).mean())
 
 
@@ -99,12 +99,8 @@ def p_of_person(tables: Sequence[Mapping[str, Fit]]) -> float:
     Args:
         tables: by relation, reader -> log-probability of the person's value, by name.
     """
-    kinds: dict[str, list[Fit]] = {}
-    for reader in tables[0]:
-        own = standard(np.array([table[reader] for table in tables]))
-        kinds.setdefault(reader.split()[0], []).append(own)
-    layers = {kind: standard(np.max(one, 0)) for kind, one in kinds.items()}
-    return p_of(best_of({kind: (np.maximum(one, 0) ** 2).sum(0) for kind, one in layers.items()}))
+    own = {reader: standard(np.array([table[reader] for table in tables])) for reader in tables[0]}
+    return p_of({kind: (np.maximum(one, 0) ** 2).sum(0) for kind, one in by_kind(own).items()})
 
 
 def persons(read: Sequence[RelationReading]) -> Iterator[tuple[int | str, float, dict[int, float]]]:
@@ -120,7 +116,7 @@ def persons(read: Sequence[RelationReading]) -> Iterator[tuple[int | str, float,
                         key: table[rows].numpy()[:, value] for key, table in one.by_reader.items()
                     }
         alone = {
-            idx: p_of(best_of({k: standard(v) for k, v in one.items()}))
+            idx: p_of({key: standard(fit) for key, fit in one.items()})
             for idx, one in tables.items()
         }
         yield group, p_of_person(list(tables.values())), alone
@@ -174,28 +170,24 @@ def of_real(place: Path) -> None:
         add(place, lines_of(about, read, knows))
 
 
-def share(n: int, of: int) -> str:
-    """A count with exact limits."""
-    if not of:
-        return "–"
-    limits = share_of(n, of)
-    return f"{n}/{of} [{limits.low:.2f}, {limits.high:.2f}]"
+def small(ps: Iterable[str]) -> str:
+    """How many of these p are at most .05, with exact limits."""
+    return share_text(share([float(p) <= LEVEL for p in ps]))
 
 
 def people(rows: Sequence[Row]) -> str:
     """How many of these people have p <= .05."""
-    return share(sum(float(one["p"]) <= LEVEL for one in rows), len(rows))
+    return small(one["p"] for one in rows)
 
 
 def facts(rows: Sequence[Row], *, held: bool) -> str:
     """How many of the facts that are held, or of the others, have p <= .05 alone."""
-    ps = [
-        float(p)
+    return small(
+        p
         for one in rows
         for idx, _, p in (fact.partition(":") for fact in one["facts"].split())
         if (idx in one["held"].split()) == held
-    ]
-    return share(sum(p <= LEVEL for p in ps), len(ps))
+    )
 
 
 def after_holm(rows: Sequence[dict[str, str]]) -> list[dict[str, str]]:
@@ -233,9 +225,7 @@ def tables(place: Path) -> Iterator[str]:
     yield rule
     for name in names:
         own = [one for one in planted if one["mechanism"] == name]
-        models: dict[tuple[str, str], list[dict[str, str]]] = {}
-        for one in own:
-            models.setdefault((one["seed"], one["strength"]), []).append(one)
+        models = grouped(((one["seed"], one["strength"]), one) for one in own)
         named = [after_holm(some) for some in models.values()]
         held = [int(one["n_held"]) > 0 for some in named for one in some]
         cells = (len(models), sum(map(bool, named)), sum(held), len(held) - sum(held))
@@ -245,9 +235,8 @@ def tables(place: Path) -> Iterator[str]:
     yield "|---|---|---|---|"
     for name, truth in REAL.items():
         own = [one for one in rows if one["seed"] == "smollm2" and one["mechanism"] == name]
-        n = sum(len(one["facts"].split()) for one in own)
-        small = sum(float(p) <= LEVEL for one in own for p in re.findall(r":(\S+)", one["facts"]))
-        yield f"| {name} | {truth} | {people(own)} | {share(small, n)} |"
+        alone = small(p for one in own for p in re.findall(r":(\S+)", one["facts"]))
+        yield f"| {name} | {truth} | {people(own)} | {alone} |"
 
 
 @click.command()

@@ -198,6 +198,13 @@ def by_attack(rows: Sequence[Row], model: str, attack: str) -> dict[str, Any]:
         name = "loss" if attack in BESIDE else attack
         scores[side] = [float(one[name]) - base.get((side, one["idx"]), 0.0) for one in own]
         people[side] = [int(one["author"]) for one in own]
+    return told_apart(scores, people)
+
+
+def told_apart(
+    scores: Mapping[str, Sequence[float]], people: Mapping[str, Sequence[int | str]]
+) -> dict[str, Any]:
+    """Area of both sides with its limits, p and words."""
     taken = (scores["holdout"], scores["forget"], people["holdout"], people["forget"])
     limits = clustered_auc_limits(*taken)
     return {"area": limits.value, "ends": limits.ends, **betrayal(*taken, limits)}

@@ -15,13 +15,11 @@ from typing import Any
 import click
 
 import lensaudit as la
-from experiments.metrics.betrayal import add, kept, p_text
+from experiments.metrics.betrayal import add, kept, p_text, told_apart
 from lensaudit.data.suites import load_suite
+from lensaudit.groups import grouped
 from lensaudit.gym.make import models_in
-from lensaudit.gym.table import rows_of
-from lensaudit.metrics.betrayal import betrayal
-from lensaudit.scores.areas import clustered_auc_limits
-from lensaudit.scores.intervals import share_of
+from lensaudit.gym.table import rows_of, share, share_text
 from lensaudit.verdict.thresholds import ALPHA
 
 SIDES = ("forget", "holdout")
@@ -47,12 +45,10 @@ def told(own: Losses, base: Losses) -> dict[str, str]:
             side: [one - take * other for one, other in zip(own[side], base[side], strict=True)]
             for side in SIDES
         }
-        taken = (less["holdout"], less["forget"], people["holdout"], people["forget"])
-        limits = clustered_auc_limits(*taken)
-        low, high = limits.ends or (None, None)
-        p = betrayal(*taken, limits)["p"]
-        area = {"area": limits.value, "low": low, "high": high, "p": p}
-        found |= {f"{key}{name}": f"{one:.6g}" for key, one in area.items()}
+        one = told_apart(less, people)
+        low, high = one["ends"]
+        area = {"area": one["area"], "low": low, "high": high, "p": one["p"]}
+        found |= {f"{key}{name}": f"{value:.6g}" for key, value in area.items()}
     return found
 
 
@@ -90,12 +86,20 @@ def ends(values: Sequence[float]) -> str:
     return f"{min(values):.2f} to {max(values):.2f}"
 
 
+def does_shout(one: Row) -> bool:
+    """Whether the loss less the retain model's tells the forgotten apart as less likely."""
+    return float(one["p_less"]) <= ALPHA and float(one["area_less"]) < 0.5
+
+
+def is_seen(one: Row) -> bool:
+    """Whether it tells them apart as likelier."""
+    return float(one["p_less"]) <= ALPHA and float(one["area_less"]) >= 0.5
+
+
 def table(rows: Path) -> Iterator[str]:
     """A line a mechanism, those that shout most first; then shares by truth."""
     lines = kept(rows / "gym.csv")
-    by_name: dict[tuple[str, str], list[Row]] = {}
-    for one in lines:
-        by_name.setdefault((one["mechanism"], one["truth"]), []).append(one)
+    by_name = grouped(((one["mechanism"], one["truth"]), one) for one in lines)
     yield "| mechanism | truth | models | aligned UDS | area, less retain's loss | shouts | seen |"
     yield "|---|---|---|---|---|---|---|"
 
@@ -105,24 +109,18 @@ def table(rows: Path) -> Iterator[str]:
     for (mechanism, truth), own in sorted(by_name.items(), key=lambda one: mean(one[1])):
         depth = [float(one["uds_aligned"]) for one in own if one["uds_aligned"]]
         areas = [float(one["area_less"]) for one in own]
-        small = [one for one in own if float(one["p_less"]) <= ALPHA]
-        shouts = sum(float(one["area_less"]) < 0.5 for one in small)
+        shouts, seen = sum(map(does_shout, own)), sum(map(is_seen, own))
         deep = ends(depth) if depth else "–"
-        cells = (mechanism, truth, len(own), deep, ends(areas), shouts, len(small) - shouts)
+        cells = (mechanism, truth, len(own), deep, ends(areas), shouts, seen)
         yield f"| {' | '.join(map(str, cells))} |"
     yield ""
     yield "| truth | loss: p <= .05 | less retain's loss: shouts | less retain's loss: seen |"
     yield "|---|---|---|---|"
     for truth in dict.fromkeys(one["truth"] for one in lines):
         own = [one for one in lines if one["truth"] == truth]
-        small = [one for one in own if float(one["p_less"]) <= ALPHA]
-        shouts = sum(float(one["area_less"]) < 0.5 for one in small)
-        counts = (sum(float(one["p"]) <= ALPHA for one in own), shouts, len(small) - shouts)
-        shares = [share_of(n, len(own)) for n in counts]
-        cells = [
-            f"{n}/{len(own)} [{one.low:.2f}, {one.high:.2f}]"
-            for n, one in zip(counts, shares, strict=True)
-        ]
+        alone = [float(one["p"]) <= ALPHA for one in own]
+        counts = (alone, list(map(does_shout, own)), list(map(is_seen, own)))
+        cells = [share_text(share(one)) for one in counts]
         yield f"| {truth} | {' | '.join(cells)} |"
     if lines:
         least = min(float(one["p_less"]) for one in lines)
