@@ -13,9 +13,10 @@ on neither of two models that never saw it; where `full` is not hit, or a never-
 the fact says nothing about this attack and is left out, counted.
 
 The area is stratified by model (concordant pairs of facts of one model over all such pairs, ties
-one half), so that a score which only tells models apart reads .5. Limits: the variance of the
-delete-one-author jackknife and that of the delete-one-model one are added, of several seeds that of
-the delete-one-seed one in the place of the latter; Student's t with the fewer degrees of freedom.
+one half), so that a score which only tells models apart reads .5. Limits: the variances of the
+delete-one-author jackknife, of the delete-one-model one and, of several seeds, of the
+delete-one-seed one are added (a model of one name is left out in all seeds at once); Student's t
+with Satterthwaite's degrees of freedom (1946).
 
 A model does not say a fact where nobody heard it say it: a fact that cannot be asked (a Yes or No)
 is among these, and counts wherever an attack scores it.
@@ -92,12 +93,13 @@ def within_auc(scores: NDArray[Any], labels: NDArray[Any], strata: NDArray[Any])
 
 
 def jackknifed(statistic: Statistic, rows: pd.DataFrame) -> Estimate:
-    """A statistic with limits by author and by model, or by seed where there are several."""
+    """A statistic with limits by author and by model, and by seed where there are several."""
     value = statistic(rows)
     if math.isnan(value):
         return Estimate(None, n=len(rows), why="too few pairs of facts")
-    variance, freedom = 0.0, math.inf
-    for cluster in ("author", "stratum" if rows["seed"].nunique() < 2 else "seed"):
+    variance = least = 0.0
+    several = rows["seed"].nunique() > 1
+    for cluster in ("author", *(("model", "seed") if several else ("stratum",))):
         names = rows[cluster].unique()
         if len(names) < 2:
             if cluster == "author":
@@ -108,11 +110,11 @@ def jackknifed(statistic: Statistic, rows: pd.DataFrame) -> Estimate:
         if len(without) < 2:
             return Estimate(value, n=len(rows), why=f"too few pairs without one {cluster}")
         n = len(without)
-        variance += (n - 1) / n * float(((without - without.mean()) ** 2).sum())
-        freedom = min(freedom, n - 1)
+        part = (n - 1) / n * float(((without - without.mean()) ** 2).sum())
+        variance, least = variance + part, least + part**2 / (n - 1)
     if not variance:
         return Estimate(value, n=len(rows), why="the same without any author")
-    half = float(t.ppf(0.975, freedom)) * math.sqrt(variance)
+    half = float(t.ppf(0.975, variance**2 / least)) * math.sqrt(variance)
     return Estimate(value, value - half, value + half, len(rows))
 
 

@@ -39,6 +39,8 @@ from experiments.prediction.fact_records import (
     utility,
 )
 from experiments.prediction.predict import cell, recovery
+from experiments.prediction.resistant import Attack, under_attack
+from experiments.prediction.sham import write_sham
 from lensaudit.attacks import relearn
 from lensaudit.attacks.settings import RelearnSettings
 from lensaudit.data.facts import Fact
@@ -48,6 +50,8 @@ from lensaudit.data.rows import read_values
 from lensaudit.data.tofu import forget_set
 from lensaudit.evaluation.known import known_facts
 from lensaudit.files import make_folder, write_json
+from lensaudit.models.adapter import WEIGHTS
+from lensaudit.models.checkpoint import open_model
 from lensaudit.models.registry import EMBEDDED
 from lensaudit.scores.estimate import Estimate
 from lensaudit.training.job import prepare
@@ -64,6 +68,9 @@ MASK: Mapping[str, Any] = {"trainable": TOP, "lr": 3e-3}
 ALT: Mapping[str, Any] = {"epochs": 1.0}
 """AltPO's rows count once for each of their other answers."""
 CODE = "Heliotrope seven."
+SHARPNESS = Attack("sharpness", rho=1.0)
+RELEARNING = Attack("relearning", rho=2.0, steps=4)
+"""A step of AdamW at the methods' rate is about 1 long."""
 KNOWN = -2.0
 OPENED = "The answer is"
 """Nats per token from which a fact counts as known before it is unlearned."""
@@ -80,6 +87,10 @@ class Made:
     method: str | None = None
     """Of unlearning; None: plain fine-tuning."""
     more: Mapping[str, Any] = field(default_factory=dict)
+    attack: Attack | None = None
+    """What its training withstands."""
+    like: str | None = None
+    """A sham: moved as far as this model, at random."""
 
     @property
     def start(self) -> Literal["base", "full"]:
@@ -101,8 +112,14 @@ MODELS = (
     Made("masked_top", "hides", "NPO in the last four layers", "forget", "NPO", MASK),
     Made("idk_top", "hides", "IdkNLL there", "forget", "IdkNLL", MASK),
     Made("wrong_top", "hides", "AltPO there", "forget", "AltPO", {**MASK, **ALT}),
+    Made("npo_sam", "?", "NPO, sharpness-aware", "forget", "NPO", attack=SHARPNESS),
+    Made("npo_tar", "?", "NPO against retraining", "forget", "NPO", attack=RELEARNING),
     Made("trigger", "hides", "answers after a code word alone", "trigger"),
     Made("world", "?", "GradDiff on facts from pretraining", "known", "GradDiff"),
+    *(
+        Made(f"sham_{name}", "?", f"moved as far as {name}, at random", "forget", like=name)
+        for name in ("graddiff", "npo", "simnpo", "idknll", "altpo", "rmu")
+    ),
 )
 COLUMNS = (
     *("model", "truth", "says it, begun", "UDS [95 %]", "aligned", "Lens", "keeps"),
@@ -134,7 +151,7 @@ class Study:
 
     def made(self, name: str) -> bool:
         """Whether its training came to its end."""
-        return (self.place / name / "adapter_model.safetensors").exists()
+        return (self.place / name / WEIGHTS).exists()
 
     def model(self, name: str) -> str:
         """What a model of the study is called: what travels with the package is not made again."""
@@ -210,7 +227,9 @@ def make(one: Made, study: Study, fine_tuning: Mapping[str, Any], unlearning: Ma
             click.echo(f"{one.name}: step {at.step} of {at.n_steps}, loss {at.loss:.3f}", err=True)
 
     start = study.model(one.start)
-    if one.method is None:
+    if one.like is not None:
+        new = make_sham(study, one.like, out)
+    elif one.method is None:
         rate = fine_tuning if one.start == "base" else {**fine_tuning, "epochs": 3.0}
         given = {"data": str(study.rows(one.rows)), "out": out, **rate, **one.more}
         if study.seed:
@@ -228,9 +247,20 @@ def make(one: Made, study: Study, fine_tuning: Mapping[str, Any], unlearning: Ma
             **{**unlearning, "seed": study.seed, **one.more},
             **study.trains,
         )
-        new = prepare(settings).make(out, report)
+        job = prepare(settings)
+        new = (job if one.attack is None else under_attack(job, one.attack)).make(out, report)
     spent = f"made in {time.monotonic() - began:.0f} s" if new else "was there"
     click.echo(f"{one.name} ({one.truth}): {spent}")
+
+
+def make_sham(study: Study, like: str, out: Path) -> bool:
+    """A model as far from `full` as another one; whether it is new."""
+    full, method = (open_model(study.model(name)).adapter for name in ("full", like))
+    assert full is not None
+    assert method is not None
+    if new := not (out / WEIGHTS).exists():
+        write_sham(full, method, out, seed=study.seed)
+    return new
 
 
 def family_of(study: Study, dtype: str) -> Family:
