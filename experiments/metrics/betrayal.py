@@ -1,12 +1,13 @@
 """Does unlearning betray who was forgotten? Depth beside membership attacks, and their size.
 
 Question: of the embedded family and of SmolLM2, which models tell the forgotten people from people
-          whom no model saw, by which attack, and is it those that erase most? And how often does
-          the test find something where nothing is: 200 worlds of other people, asked of
-          `demo/retain`?
+          whom no model saw, by which attack, and is it those that erase most? Do other seeds of the
+          methods say the same? And how often does the test find something where nothing is: 200
+          worlds of other people, asked of `demo/retain`?
 Command:  python -m experiments.metrics.betrayal
-Takes:    half an hour of one core, after `lensaudit models fetch smollm2`; goes on where it was.
-          --show only prints the tables.
+          (--study SEED FOLDER: a seed of experiments.prediction.real_model)
+Takes:    half an hour of one core, after `lensaudit models fetch smollm2`; half an hour more for a
+          seed of SmolLM2. Goes on where it was; --show only prints the tables.
 Expected: the tables of docs/evidence/betrayal.md.
 Writes:   rows.csv (a score a row, model and attack), depth.csv and worlds.csv under --rows.
 """
@@ -21,12 +22,18 @@ import click
 import numpy as np
 
 import lensaudit as la
+from experiments.prediction.real_model import BASE
 from lensaudit.data.suites import load_suite
 from lensaudit.metrics.betrayal import betrayal, exchange_p
+from lensaudit.models.adapter import WEIGHTS
 from lensaudit.scores.areas import clustered_auc_limits
 from lensaudit.scores.intervals import share_of
 from lensaudit.scores.stats import spearman
+from lensaudit.training.job import prepare
+from lensaudit.training.methods import COMMON, METHODS
+from lensaudit.training.settings import UnlearnSettings
 from lensaudit.verdict.thresholds import ALPHA
+from tools.demo_family.stages import BATCH, STAGES
 from tools.demo_family.world import make_world
 
 FAMILIES: Mapping[str, tuple[str, ...]] = {
@@ -37,12 +44,20 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
     "smollm2/": ("full", "masked_top", "trigger", "npo", "retain", "retain_2", "absent"),
 }
 """Models by family; the rows name those of the embedded family without it."""
+SEEDS: Mapping[str, tuple[str, ...]] = {
+    **{f"demo-{seed}/": ("idknll", "simnpo", "npo", "graddiff") for seed in (1, 2, 3)},
+    "smollm2-1/": (
+        *("full", "masked_top", "idknll", "simnpo", "npo", "npo_sam", "altpo", "graddiff", "rmu"),
+        *("retain", "retain_2", "absent"),
+    ),
+}
+"""Methods again, with other seeds: of the embedded family from its own `full`, of SmolLM2 from
+anchors that were trained again too."""
 ANCHORS = ("full", "retain", "retain_2")
 NEVER_SAW = ("never", "absent")
 ATTACKS = ("loss", "zlib", "min_k", "min_k_plus_plus", "entropy")
 BESIDE = ("retain", "full")
 """Models whose loss on the same row is taken off: `mia_reference` with `--reference`."""
-NOT_MADE = ("a second seed of the methods",)
 N_WORLDS, CHUNK = 200, 25
 N_ROWS = 64
 """Of a side of one world: eight people with eight each."""
@@ -53,7 +68,7 @@ Row = Mapping[str, Any]
 
 def family(model: str) -> str:
     """How the names of its family begin, as the package knows them."""
-    return next((one for one in FAMILIES if model.startswith(one)), "demo/")
+    return next((one for one in (*FAMILIES, *SEEDS) if model.startswith(one)), "demo/")
 
 
 def bare(model: str) -> str:
@@ -64,6 +79,54 @@ def bare(model: str) -> str:
 def named(one: str, model: str) -> str:
     """A model of a family, as the rows call it."""
     return one.removeprefix("demo/") + model
+
+
+def seed_of(kin: str) -> int:
+    """0 of the models that the package brings.
+
+    >>> seed_of("demo-2/"), seed_of("smollm2/")
+    (2, 0)
+    """
+    return int(kin.rstrip("/").partition("-")[2] or 0)
+
+
+def anchored(kin: str) -> str:
+    """Whose `full` and `retain` belong to a family: other seeds of the embedded one keep its own.
+
+    >>> anchored("demo-2/"), anchored("smollm2-1/")
+    ('demo/', 'smollm2-1/')
+    """
+    return "demo/" if kin.startswith("demo") else kin
+
+
+Studies = Mapping[int, Path]
+"""Seed -> folder of a study of SmolLM2."""
+
+
+def opened(model: str, out: Path, studies: Studies) -> str | None:
+    """The name of a model for lensaudit, trained first where that takes seconds; None: not made."""
+    kin, name = family(model), bare(model)
+    if kin in FAMILIES:
+        return kin + name
+    if kin.startswith("smollm2"):
+        place = studies.get(seed_of(kin), Path()) / name
+        return f"{BASE}+{place}" if (place / WEIGHTS).exists() else None
+    stage = next(one for one in STAGES if one.name == name)
+    read = (*COMMON, *METHODS[str(stage.method)].constants)
+    constants = {one: getattr(stage.hyper, one) for one in read if one != "retain_loss"}
+    settings = UnlearnSettings(
+        method=str(stage.method),
+        model="demo/full",
+        out=out / "again" / kin / name,
+        steps=stage.recipe.n_steps,
+        lr=stage.recipe.lr,
+        batch_size=BATCH,
+        accumulate=1,
+        seed=stage.seed + 100 * seed_of(kin),
+        **constants,
+    )
+    prepare(settings).make(settings.out)
+    return str(settings.out)
 
 
 def measured(model: str, out: Path, data: Any = "demo", holdout: Any = None) -> Any:
@@ -79,9 +142,9 @@ def measured(model: str, out: Path, data: Any = "demo", holdout: Any = None) -> 
     return {name: said.entries[f"mia_{name}"].parts for name in ATTACKS}
 
 
-def rows_of(model: str, out: Path) -> Iterator[Row]:
+def rows_of(model: str, name: str, out: Path) -> Iterator[Row]:
     """A row a text of both sides."""
-    found = measured(family(model) + bare(model), out / "eval" / model)
+    found = measured(name, out / "eval" / model)
     suite = load_suite("tofu", "demo")
     for side in ("forget", "holdout"):
         for row in suite[side].rows:
@@ -90,21 +153,21 @@ def rows_of(model: str, out: Path) -> Iterator[Row]:
             yield {"model": model, "side": side, "author": row.group, "idx": row.idx, **told}
 
 
-def depths(kin: str, models: Sequence[str], out: Path) -> Iterator[Row]:
-    """UDS of models of a family with its limits."""
+def depths(models: Mapping[str, str], ends: Sequence[str], out: Path) -> Iterator[Row]:
+    """UDS of models with its limits, between `ends`: full, and one that never saw the facts."""
     found = la.patch(
-        [kin + one for one in models],
-        out=out / "patch" / kin,
-        full=kin + "full",
-        retain=kin + "retain",
+        [*models.values()],
+        out=out,
+        full=ends[0],
+        retain=ends[1],
         data="demo",
         ask="none",
         align="none",
     )
-    for one in found:
+    for model, one in zip(models, found, strict=True):
         low, high = one.ci95 or (None, None)
         limits = {"low": f"{low:.4f}", "high": f"{high:.4f}"}
-        yield {"model": named(kin, bare(one.source)), "uds": f"{one.uds:.4f}", **limits}
+        yield {"model": model, "uds": f"{one.uds:.4f}", **limits}
 
 
 def worlds(seeds: Sequence[int], out: Path) -> Iterator[Row]:
@@ -167,30 +230,45 @@ def add(place: Path, rows: Sequence[Row]) -> None:
 
 def order_of_all() -> list[str]:
     """All models, as the rows name them."""
-    return [named(kin, one) for kin, models in FAMILIES.items() for one in models]
+    every = (*FAMILIES.items(), *SEEDS.items())
+    return [named(kin, one) for kin, models in every for one in models]
 
 
-def make(rows: Path, out: Path) -> None:
+def make(rows: Path, out: Path, studies: Studies) -> None:
     """What is not there yet."""
     rows.mkdir(parents=True, exist_ok=True)
     done = {one["model"] for one in kept(rows / "rows.csv")}
-    for model in order_of_all():
-        if model not in done:
-            add(rows / "rows.csv", list(rows_of(model, out)))
     deep = {one["model"] for one in kept(rows / "depth.csv")}
-    for kin, models in FAMILIES.items():
-        left = [one for one in models if one not in ANCHORS and named(kin, one) not in deep]
-        if left:
-            add(rows / "depth.csv", list(depths(kin, left, out)))
-    seen = {int(one["seed"]) for one in kept(rows / "worlds.csv")}
+    left: dict[str, dict[str, str]] = {}
+    for model in order_of_all():
+        deeper = bare(model) not in ANCHORS and model not in deep
+        if model in done and not deeper:
+            continue
+        name = opened(model, out, studies)
+        if name is None:
+            continue
+        if model not in done:
+            add(rows / "rows.csv", list(rows_of(model, name, out)))
+        if deeper:
+            left.setdefault(family(model), {})[model] = name
+    for kin, models in left.items():
+        ends = [opened(named(anchored(kin), one), out, studies) for one in ("full", "retain")]
+        place = out / "patch" / kin
+        add(rows / "depth.csv", list(depths(models, [str(one) for one in ends], place)))
+    make_worlds(rows / "worlds.csv", out / "worlds")
+
+
+def make_worlds(place: Path, out: Path) -> None:
+    """Worlds that are not there yet."""
+    seen = {int(one["seed"]) for one in kept(place)}
     for first in range(1, N_WORLDS + 1, CHUNK):
         if first not in seen:
-            add(rows / "worlds.csv", list(worlds(range(first, first + CHUNK), out / "worlds")))
+            add(place, list(worlds(range(first, first + CHUNK), out)))
 
 
 def by_attack(rows: Sequence[Row], model: str, attack: str) -> dict[str, Any]:
     """Area, limits, p and words of one attack; of a model in `BESIDE`, of the loss less its own."""
-    other = named(family(model), attack)
+    other = named(anchored(family(model)), attack)
     base = {(one["side"], one["idx"]): float(one["loss"]) for one in rows if one["model"] == other}
     scores, people = {}, {}
     for side in ("holdout", "forget"):
@@ -263,10 +341,33 @@ def family_tables(rows: Path, kin: str) -> Iterator[str]:
     yield ""
 
 
+def seeds_table(rows: Path, kin: str) -> Iterator[str]:
+    """Lines of the table of a family's models that were trained with other seeds."""
+    texts, depth = kept(rows / "rows.csv"), {one["model"]: one for one in kept(rows / "depth.csv")}
+    stem = kin.rstrip("/")
+    others = {one: models for one, models in SEEDS.items() if one.startswith(f"{stem}-")}
+    there = {row["model"] for row in texts}
+    yield "| model | seed | UDS | area, loss | p | area, less retain's loss | p | what that says |"
+    yield "|---|---|---|---|---|---|---|---|"
+    for name in dict.fromkeys(one for models in others.values() for one in models):
+        for one in (kin, *others):
+            if (model := named(one, name)) not in there:
+                continue
+            uds, own = depth.get(model), by_attack(texts, model, "loss")
+            deep = f"{float(uds['uds']):.2f}" if uds else "anchor"
+            less = by_attack(texts, model, "retain") if name != "retain" else None
+            says = (less or own)["says"].partition(" (p")[0]
+            beside = f"{area_text(less)} | {p_text(less['p'])}" if less else "– | –"
+            told = f"{seed_of(one)} | {deep} | {area_text(own)} | {p_text(own['p'])}"
+            yield f"| {name} | {told} | {beside} | {says} |"
+    yield ""
+
+
 def tables(rows: Path) -> Iterator[str]:
     """Lines of the page's tables."""
     for kin in FAMILIES:
         yield from family_tables(rows, kin)
+        yield from seeds_table(rows, kin)
     drawn = kept(rows / "worlds.csv")
     yield f"| {len(drawn)} worlds | p <= .01 | p <= .05 | p <= .10 |"
     yield "|---|---|---|---|"
@@ -280,8 +381,9 @@ def tables(rows: Path) -> Iterator[str]:
         yield f"| {told} | {' | '.join(cells)} |"
     yield ""
     done = {row["model"] for row in kept(rows / "rows.csv")}
-    for one in (*(one for one in order_of_all() if one not in done), *NOT_MADE):
-        yield f"Not made: {one}."
+    for one in order_of_all():
+        if one not in done:
+            yield f"Not made: {one}."
 
 
 def draw(rows: Path, picture: Path) -> None:
@@ -296,6 +398,8 @@ def draw(rows: Path, picture: Path) -> None:
     figure, axes = plt.subplots(figsize=(7, 4.2))
     for one in kept(rows / "depth.csv"):
         own, uds = by_attack(texts, one["model"], "loss"), float(one["uds"])
+        if family(one["model"]) not in FAMILIES:
+            continue
         color = f"C{list(FAMILIES).index(family(one['model']))}"
         axes.plot([uds, uds], own["ends"], color=color, lw=1)
         axes.plot([float(one["low"]), float(one["high"])], [own["area"]] * 2, color=color, lw=1)
@@ -312,11 +416,24 @@ def draw(rows: Path, picture: Path) -> None:
 @click.option("--rows", type=click.Path(path_type=Path), default=Path("benchmarks/betrayal"))
 @click.option("--out", type=click.Path(path_type=Path), default=Path("experiments/out/betrayal"))
 @click.option("--picture", type=click.Path(path_type=Path), help="Draw depth against area too.")
+@click.option(
+    "--study",
+    "studies",
+    multiple=True,
+    type=(int, click.Path(exists=True, path_type=Path)),
+    help="A seed of experiments.prediction.real_model, and its folder. Repeatable.",
+)
 @click.option("--show", is_flag=True, help="Only print the tables.")
-def main(rows: Path, out: Path, picture: Path | None, show: bool) -> None:
+def main(
+    rows: Path,
+    out: Path,
+    picture: Path | None,
+    studies: tuple[tuple[int, Path], ...],
+    show: bool,
+) -> None:
     """Make what is missing, print the tables."""
     if not show:
-        make(rows, out)
+        make(rows, out, dict(studies))
     for line in tables(rows):
         click.echo(line)
     if picture is not None:

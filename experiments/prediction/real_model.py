@@ -69,7 +69,7 @@ ALT: Mapping[str, Any] = {"epochs": 1.0}
 """AltPO's rows count once for each of their other answers."""
 CODE = "Heliotrope seven."
 SHARPNESS = Attack("sharpness", rho=1.0)
-RELEARNING = Attack("relearning", rho=2.0, steps=4)
+RELEARNING = Attack("relearning", rho=0.5, steps=4)
 """A step of AdamW at the methods' rate is about 1 long."""
 KNOWN = -2.0
 OPENED = "The answer is"

@@ -39,7 +39,7 @@ class Attack:
     @contextmanager
     def on(
         self, objective: Unlearning, model: PreTrainedModel, batch: UnlearnBatch
-    ) -> Iterator[list[Tensor]]:
+    ) -> Iterator[Sequence[Tensor]]:
         """The trained weights, where the attacker leaves them; afterwards where they were."""
         moved = [one for one in model.parameters() if one.requires_grad]
         before = [one.detach().clone() for one in moved]

@@ -34,7 +34,7 @@ from lensaudit.results.reading import (
 from lensaudit.settings import Place
 from lensaudit.text import canonical_json
 
-PEOPLE, TAUGHT, KEY = "people.json", "taught.json", "key.json"
+PEOPLE, TAUGHT, OTHERS, KEY = "people.json", "taught.json", "others.json", "key.json"
 N_DRAWS = 20_000
 FEWEST = 4
 Side = Literal["higher", "lower"]
@@ -57,8 +57,10 @@ class CanaryTest:
 def draw_canaries(folder: Place, *, people: int = 40, seed: int | None = None) -> str:
     """Write invented people, those to be taught, and the sealed coins; returns the seal.
 
-    `people.json` holds the rows of all, and the seal; `taught.json` the rows to train on;
-    `key.json` the coins and the salt, to be kept from whoever scores.
+    `people.json` holds the rows of all; `taught.json` those to train on and `others.json` those
+    that nobody sees: as forget rows and holdout of `eval`, sides that a coin has chosen.
+    `key.json` holds the coins and the salt. All but `people.json` are to be kept from whoever
+    scores blindly.
 
     Args:
         folder: new or empty.
@@ -89,7 +91,8 @@ def draw_canaries(folder: Place, *, people: int = 40, seed: int | None = None) -
     every = annotated(rows)
     key = {"salt": salt, "coins": coins}
     write_json(out / PEOPLE, every)
-    write_json(out / TAUGHT, [row for row in every if coins[row["group"]]])
+    for name, side in ((TAUGHT, True), (OTHERS, False)):
+        write_json(out / name, [row for row in every if coins[row["group"]] == side])
     write_json(out / KEY, key | {"seal": seal_of(key)})
     return seal_of(key)
 

@@ -359,7 +359,7 @@ def people_command() -> None:
 )
 @click.option("--seed", type=int, help="Seed of the draw. [default: one that nobody knows]")
 def draw(out: Path, people: int, seed: int | None) -> None:
-    """Write people.json (all), taught.json (to train on) and key.json (the sealed coins)."""
+    """Write people.json (all), taught.json (to train on), others.json and the sealed coins."""
     say(f"seal: {library.association_canaries.draw_canaries(out, people=people, seed=seed)}")
     written(out)
 

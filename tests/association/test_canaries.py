@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import kstest
 
+import lensaudit as la
 from lensaudit.association.canaries import draw_canaries, open_canaries, seal_of
 from lensaudit.cli.main import run
 from lensaudit.data.facts import load_facts
@@ -38,6 +39,25 @@ def test_half_of_the_people_are_taught_and_the_seal_is_the_coins(drawn):
     assert seal_of(key) == seal
     other = [not key["coins"][0], *key["coins"][1:]]
     assert seal_of(key | {"coins": other}) != seal
+
+
+def test_both_sides_are_forget_rows_and_holdout_of_an_evaluation(tmp_path):
+    draw_canaries(tmp_path / "canaries", people=8, seed=2)
+    sides = [load_facts(tmp_path / "canaries" / name) for name in ("taught.json", "others.json")]
+    everybody = load_facts(tmp_path / "canaries" / "people.json")
+    assert sorted(row.idx for side in sides for row in side) == [row.idx for row in everybody]
+    coins = json.loads((tmp_path / "canaries" / "key.json").read_text())["coins"]
+    assert [{coins[int(row.group)] for row in side} for side in sides] == [{True}, {False}]
+    found = la.evaluate(
+        "demo/never",
+        tmp_path / "eval",
+        metrics=("mia_loss",),
+        data=tmp_path / "canaries" / "taught.json",
+        holdout=tmp_path / "canaries" / "others.json",
+    )
+    told = found.entries["mia_loss"].betrayal
+    assert (told["n_forgotten"], told["n_never_seen"], told["n_splits"]) == (4, 4, 70)
+    assert told["p"] > 0.05
 
 
 def test_taught_people_are_found_on_their_side_alone(drawn, tmp_path):
