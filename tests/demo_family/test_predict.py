@@ -1,10 +1,12 @@
 """The area within models, its limits, and what counts as coming back."""
 
+import itertools
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.stats import norm, spearmanr
 from sklearn.metrics import roc_auc_score
 
 ROOT = Path(__file__).parents[2]
@@ -107,6 +109,28 @@ def test_limits_widen_where_the_models_differ(predict):
     assert found.high - found.low > 2 * 3.18 * np.std(by_model, ddof=1) / 4**0.5 / 2
 
 
+def test_limits_hold_the_truth_where_authors_models_and_seeds_differ(predict):
+    """Of 60 draws of five models of three seeds; each has a reach of its own to tell facts."""
+    truth = norm.cdf(np.random.default_rng(1).normal(1, 0.8, 10**6) / 2**0.5).mean()
+    held = 0
+    for seed in range(60):
+        draw = np.random.default_rng(seed)
+        of_author, of_model, of_seed = (
+            draw.normal(0, spread, n) for spread, n in ((0.5, 8), (0.53, 5), (0.33, 3))
+        )
+        parts = []
+        for at, model in itertools.product(range(3), range(5)):
+            author = np.repeat(np.arange(8), 8)
+            back = (draw.normal(size=64) > 0).astype(float)
+            reach = 1 + of_author[author] + of_model[model] + of_seed[at]
+            own = {"stratum": f"{at} {model}", "model": f"{model}", "seed": at, "author": author}
+            score = reach * back + draw.normal(size=64)
+            parts.append(pd.DataFrame({**own, "uds": score, "back_any": back}))
+        found = predict.area(pd.concat(parts, ignore_index=True), "uds", "any")
+        held += found.low <= truth <= found.high
+    assert held >= 52  # a binomial of .95 falls below that in 3 of 1,000 cases
+
+
 def test_a_fact_comes_back_only_where_both_controls_decide(predict):
     rows = pd.DataFrame(
         {
@@ -145,21 +169,31 @@ def test_calibration_counts_facts_by_fifths_of_the_depth(predict):
 
 def test_the_page_says_what_the_rows_say(predict):
     folder = ROOT / "benchmarks" / "predict"
-    rows = predict.read([folder / "real.csv", folder / "planted.csv"])
+    rows = predict.read([folder / f"{name}.csv" for name in ("real", "planted", "second")])
     page = (ROOT / "docs" / "evidence" / "foretell.md").read_text(encoding="utf-8")
-    real, embedded, gym = (
-        rows[rows["family"] == one] for one in ("SmolLM2", "embedded family", "gym")
+    real, embedded, gym, second = (
+        rows[rows["family"] == one]
+        for one in ("SmolLM2", "embedded family", "gym", "second family")
     )
     for part, outcome, scores in (
         (predict.silent(real), "retrained_T", ("uds", "aligned", "entity_prob", "rouge")),
         (predict.silent(embedded), "retrained_T", ("uds", "entity_prob")),
         (gym, "planted", ("uds", "entity_prob")),
+        (predict.silent(second), "any", predict.SCORES),
+        (predict.silent(second), "retrained_T", predict.SCORES),
     ):
         for score in scores:
             found = predict.cell(predict.area(part, score, outcome))
             assert "[" in found
             assert found in page, (score, outcome, found)
-    for part in (real, real[real["model"] != "rmu"]):
+    for outcome, rank in (("any", "0.81"), ("retrained_T", "0.58")):
+        areas = [
+            [predict.area(predict.silent(part), one, outcome).value for one in predict.SCORES]
+            for part in (real, second)
+        ]
+        assert f"{spearmanr(*areas).statistic:.2f}" == rank
+        assert rank in page
+    for part in (real, second, real[real["model"] != "rmu"]):
         lead = predict.lead(predict.silent(part), "uds", "retrained_T")
         assert lead.low < 0 < lead.high  # suggested, and not shown
         assert predict.cell(lead) in page

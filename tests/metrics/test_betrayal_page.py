@@ -30,7 +30,8 @@ def of_the_gym():
 def test_the_tables_follow_from_the_rows(lines, of_the_gym):
     told = PAGE.splitlines()
     tables = [one for one in lines if one.startswith("|")]
-    assert len(tables) == 5 * 2 + 2 * 9 + 2 * 7 + 6
+    seeds = 2 * 2 + 4 * 4 + 7 + 11
+    assert len(tables) == 5 * 2 + 2 * 9 + 2 * 7 + 6 + seeds
     assert [one for one in tables if one not in told] == []
     shown = [one for one in told if one.startswith("|")]
     assert len(shown) == len(tables) + 6 + len(of_the_gym)  # and the table of what it says
@@ -65,10 +66,30 @@ def test_what_the_page_counts_in_the_gym_is_there():
     assert "29 of 70 absent models" in PAGE
 
 
-def test_what_was_not_made_is_said(betrayal, lines):
-    missing = [one for one in lines if one.startswith("Not made: ")]
-    assert len(missing) == len(betrayal.NOT_MADE) > 0
-    assert all(one in PAGE for one in missing)
+def test_every_model_was_made(lines):
+    assert [one for one in lines if one.startswith("Not made: ")] == []
+
+
+def test_what_the_page_says_of_other_seeds_follows_from_the_rows(betrayal):
+    """By areas and p alone."""
+    rows = betrayal.kept(ROOT / "benchmarks" / "betrayal" / "rows.csv")
+
+    def p_and_side(model, attack):
+        one = betrayal.by_attack(rows, model, attack)
+        return one["p"] <= 0.05, one["area"] > 0.5
+
+    for seed in (1, 2, 3):
+        for method in ("npo", "graddiff"):
+            assert p_and_side(f"demo-{seed}/{method}", "retain") == (True, False)
+        assert p_and_side(f"demo-{seed}/idknll", "retain") == (True, True)
+        assert not p_and_side(f"demo-{seed}/simnpo", "retain")[0]
+    assert sum(p_and_side(f"demo-{seed}/simnpo", "loss")[0] for seed in (1, 2, 3)) == 2
+    real = [f"smollm2-1/{one}" for one in betrayal.SEEDS["smollm2-1/"]]
+    shouts = (True, False)
+    told = [p_and_side(one, "retain") for one in real if not one.endswith("/retain")]
+    assert shouts not in [*told, *(p_and_side(one, "loss") for one in real)]
+    seen = ("full", "idknll", "simnpo", "npo_sam")
+    assert all(p_and_side(f"smollm2-1/{one}", "retain") == (True, True) for one in seen)
 
 
 def test_rank_correlations_are_those_of_the_page(lines):
@@ -86,5 +107,5 @@ def test_what_is_missing_is_no_row(betrayal, tmp_path):
     told = list(betrayal.tables(tmp_path))
     assert "Not made: graddiff." in told
     shown = [one.split(" | ")[0] for one in told if one.startswith("| ")]
-    assert shown.count("| npo") == 2
+    assert shown.count("| npo") == 3  # and in the table of the seeds
     assert not {"| graddiff", "| never"} & set(shown)
