@@ -5,7 +5,8 @@ Question: a user has `full`, the model after unlearning, and a list of people an
           questions (no answer in them, worded as no training row) point to them? And where
           nothing was unlearned, does it keep silent?
 Command:  python -m experiments.planted.label_free    (--sets 2: a look)
-Takes:    about 40 minutes on one core. Expected: the tables of docs/evidence/label-free.md.
+Takes:    about 50 minutes of one core, beside other work. Expected: the table of
+          docs/evidence/label-free.md.
 Writes:   experiments/out/label_free/ranks.csv, a row a model, kind of candidate and score; models
           that are in it are not made again.
 
@@ -46,6 +47,8 @@ N_TOKENS = 12
 BATCH = 64
 TOP = r"layers\.(14|15)\."
 SCORES = ("first", "said", "stream")
+NOTHING = "nothing"
+"""Trained on as it was, on everything it knows."""
 COLUMNS = ("mechanism", "set", "candidates", "score", "rank", "n", "top", "excess")
 
 
@@ -75,18 +78,22 @@ def name_in(row: Fact) -> str:
     return found
 
 
-@cache
-def asked() -> Asked:
-    """The questions of every author that no row of the family is worded as."""
-    made = ground()
+def questions() -> list[tuple[str, str, str]]:
+    """Author, relation and question, of every wording that no row of the family has."""
     taken = {row.question for row in rows_of_all()}
-    found: list[tuple[str, str, str]] = [
+    return [
         (name, relation, question)
         for name in TEXTS["authors"]
         for relation, wording in TEXTS["attributes"].items()
         for template in wording["questions"]
         if (question := template.format(name=name)) not in taken
     ]
+
+
+@cache
+def asked() -> Asked:
+    """The questions, and full's answers."""
+    made, found = ground(), questions()
     prompts = [
         made.tokenizer(PROMPT_TEMPLATE.format(question=text, prefix="").rstrip())["input_ids"]
         for *_, text in found
@@ -197,7 +204,7 @@ MECHANISMS: Mapping[str, Callable[[Ground, list[Fact], list[Fact]], Any]] = {
     "idk": _idk,
     "masked": _masked,
     "npo, two facts": _two_facts,
-    "nothing": _nothing,
+    NOTHING: _nothing,
 }
 
 
@@ -214,27 +221,27 @@ def planted_sets(n_people: int) -> dict[str, tuple[str, list[Fact]]]:
 
 
 def table(rows: pd.DataFrame) -> str:
-    """Shares of sets that are found, by mechanism and score, and what stands out."""
-    lines = [
-        "| unlearned | mechanism | score | sets | first | among five | excess |",
-        "|---" * 7 + "|",
-    ]
+    """Shares of sets that are found, and in how many more moved than in any untouched model."""
+    heads = ("unlearned", "mechanism", "score", "moved most", "among five", "excess", "beyond")
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for (kind, mechanism, score), part in rows.groupby(
         ["candidates", "mechanism", "score"], sort=False
     ):
-        told = mechanism != "nothing"
-        n = len(part)
-        cells = [
-            (lambda found: f"{found.value:.2f} [{found.low:.2f}, {found.high:.2f}]")(
-                share_of(int(part["rank"].between(1, most).sum()), n)
-            )
-            if told
-            else "–"
-            for most in (1, 5)
-        ]
-        spread = f"{part['excess'].min():.1f} to {part['excess'].max():.1f}"
-        lines.append(f"| {kind} | {mechanism} | {score} | {n} | {' | '.join(cells)} | {spread} |")
+        limit = rows.query("mechanism == @NOTHING and candidates == @kind and score == @score")
+        n, spread = len(part), f"{part['excess'].min():.1f} to {part['excess'].max():.1f}"
+        found = ["–", "–"]
+        beyond = "–"
+        if mechanism != NOTHING:
+            found = [_share(int(part["rank"].le(most).sum()), n) for most in (1, 5)]
+            beyond = f"{int((part['excess'] > limit['excess'].max()).sum())} of {n}"
+        told = (kind, mechanism, score, *found, spread, beyond)
+        lines.append(f"| {' | '.join(told)} |")
     return "\n".join(lines)
+
+
+def _share(count: int, n: int) -> str:
+    found = share_of(count, n)
+    return f"{count} of {n} [{found.low:.2f}, {found.high:.2f}]"
 
 
 @click.command()
@@ -257,7 +264,7 @@ def main(sets: int, out: Path) -> None:
         for mechanism, plant in MECHANISMS.items():
             if (mechanism, name) in done or (kind, plant) == ("relation", _two_facts):
                 continue
-            told = mechanism != "nothing"
+            told = mechanism != NOTHING
             kept = [row for row in everything if row not in rows]
             moved = movement(plant(replace(ground(), seed=at), rows, kept))
             with path.open("a", encoding="utf-8", newline="") as file:
