@@ -218,6 +218,15 @@ def write_known(study: Study, files: Sequence[Path]) -> int:
     return len(found)
 
 
+def cannot_be_made(one: Made, study: Study) -> str | None:
+    """What a model lacks, of rows or of the model that it is like; None: nothing."""
+    if one.method == "AltPO" and study.data != "demo":
+        return "the forget rows bring no other answers (`alternate`)"
+    if one.like is not None and not (one.like in study.carried or study.made(one.like)):
+        return f"{one.like} was not made"
+    return None
+
+
 def make(one: Made, study: Study, fine_tuning: Mapping[str, Any], unlearning: Mapping[str, Any]):
     """Train a model, or go on where the training was cut; a finished one stays."""
     out, began = study.place / one.name, time.monotonic()
@@ -432,10 +441,8 @@ def main(
             continue
         if one.rows == "known" and not (known and write_known(study, known)):
             continue
-        if one.method == "AltPO" and study.data != "demo":
-            click.echo(
-                f"{one.name}: the forget rows bring no other answers (`alternate`)", err=True
-            )
+        if why := cannot_be_made(one, study):
+            click.echo(f"{one.name}: {why}", err=True)
             continue
         make(one, study, *rates)
     if ship_to is not None:

@@ -41,21 +41,22 @@ def test_the_study_makes_asks_attacks_and_goes_on_where_it_was(monkeypatch, tmp_
 
     monkeypatch.setattr(real_model, "BASE", "demo/never")
     given = ["--seed", "1", "--kept", "48", "--epochs", "20", "--lr", "5e-3", "--only", "npo"]
-    given += ["--only", "absent"]
+    given += ["--only", "absent", "--only", "npo_tar", "--only", "sham_npo", "--only", "sham_rmu"]
     given += ["--dtype", "float32", "--out", str(tmp_path)]
     done = CliRunner().invoke(real_model.main, given, catch_exceptions=False)
     assert done.exit_code == 0, done.output
     assert "| `graddiff` | ? | missing |" in done.output
     rows = pd.read_csv(tmp_path / "seed-1" / "facts.csv")
-    assert set(rows["model"]) == {"absent", "npo"}
+    assert set(rows["model"]) == {"absent", "npo", "npo_tar", "sham_npo"}
+    assert "sham_rmu: rmu was not made" in done.output
     assert (rows.groupby("model").size() == 64).all()
     depth = rows.groupby("model")["uds"].mean()
-    assert depth["npo"] < depth["absent"]
+    assert depth["sham_npo"] < depth["npo"] < depth["absent"]
     assert rows["retrained_T@full"].mean() > 0.5 > rows["retrained_T@never"].mean()
     weights = tmp_path / "seed-1" / "full" / "adapter_model.safetensors"
     made = weights.stat().st_mtime_ns
     again = CliRunner().invoke(real_model.main, given, catch_exceptions=False)
-    assert again.output.splitlines()[-12:] == done.output.splitlines()[-12:]
+    assert again.output.splitlines()[-20:] == done.output.splitlines()[-20:]
     assert "npo (?): was there" in again.output
     assert weights.stat().st_mtime_ns == made
     numbers = tmp_path / "predict.json"
