@@ -6,7 +6,7 @@ Question: of the embedded family and of SmolLM2, which models tell the forgotten
           worlds of other people, asked of `demo/retain`?
 Command:  python -m experiments.metrics.betrayal
           (--study SEED FOLDER: a seed of experiments.prediction.real_model)
-Takes:    half an hour of one core, after `lensaudit models fetch smollm2`; half an hour more for a
+Takes:    half an hour of one core, after `lensaudit models fetch smollm2`; ten minutes more for a
           seed of SmolLM2. Goes on where it was; --show only prints the tables.
 Expected: the tables of docs/evidence/betrayal.md.
 Writes:   rows.csv (a score a row, model and attack), depth.csv and worlds.csv under --rows.
@@ -64,6 +64,8 @@ N_ROWS = 64
 FEWEST_RANKED = 3
 """Unlearned models up to which no rank correlation is told."""
 Row = Mapping[str, Any]
+Studies = Mapping[int, Path]
+"""Seed -> folder of a study of SmolLM2."""
 
 
 def family(model: str) -> str:
@@ -97,10 +99,6 @@ def anchored(kin: str) -> str:
     ('demo/', 'smollm2-1/')
     """
     return "demo/" if kin.startswith("demo") else kin
-
-
-Studies = Mapping[int, Path]
-"""Seed -> folder of a study of SmolLM2."""
 
 
 def opened(model: str, out: Path, studies: Studies) -> str | None:
@@ -397,9 +395,9 @@ def draw(rows: Path, picture: Path) -> None:
     texts = kept(rows / "rows.csv")
     figure, axes = plt.subplots(figsize=(7, 4.2))
     for one in kept(rows / "depth.csv"):
-        own, uds = by_attack(texts, one["model"], "loss"), float(one["uds"])
         if family(one["model"]) not in FAMILIES:
             continue
+        own, uds = by_attack(texts, one["model"], "loss"), float(one["uds"])
         color = f"C{list(FAMILIES).index(family(one['model']))}"
         axes.plot([uds, uds], own["ends"], color=color, lw=1)
         axes.plot([float(one["low"]), float(one["high"])], [own["area"]] * 2, color=color, lw=1)

@@ -17,7 +17,6 @@ over the tokens of full's own greedy answer. `stream`: how far the residual stre
 prompt moved, as a share of its length, a mean over layers.
 """
 
-import csv
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -31,6 +30,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import log_softmax
 
+from experiments.metrics.betrayal import add, kept
 from experiments.planted.planted_models import ground
 from lensaudit.data.chat import Encoding, pad_id
 from lensaudit.data.facts import Fact, answered
@@ -38,7 +38,7 @@ from lensaudit.data.fictional import IDK_LINES, TEXTS
 from lensaudit.data.spans import PROMPT_TEMPLATE
 from lensaudit.files import make_folder
 from lensaudit.gym.planting import Ground, unlearned
-from lensaudit.scores.intervals import share_of
+from lensaudit.gym.table import share, share_text
 from lensaudit.training.methods import Hyper, Unlearning, method_named
 from lensaudit.training.rows import collate
 
@@ -49,7 +49,6 @@ TOP = r"layers\.(14|15)\."
 SCORES = ("first", "said", "stream")
 NOTHING = "nothing"
 """Trained on as it was, on everything it knows."""
-COLUMNS = ("mechanism", "set", "candidates", "score", "rank", "n", "top", "excess")
 
 
 @dataclass(frozen=True)
@@ -140,11 +139,11 @@ def read(model: Any) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
 def movement(model: Any) -> dict[str, np.ndarray]:
     """By score, how far every question's answer moved from full's."""
     found: dict[str, list[Tensor]] = {name: [] for name in SCORES}
-    for (log_p, kept, start), (log_q, _, end) in zip(before(), read(model), strict=True):
-        apart = (log_p.exp() * (log_p - log_q)).sum(-1) * kept
-        first = kept.int().argmax(1, keepdim=True)
+    for (log_p, told, start), (log_q, _, end) in zip(before(), read(model), strict=True):
+        apart = (log_p.exp() * (log_p - log_q)).sum(-1) * told
+        first = told.int().argmax(1, keepdim=True)
         found["first"].append(apart.gather(1, first).squeeze(1))
-        found["said"].append(apart.sum(1) / kept.sum(1))
+        found["said"].append(apart.sum(1) / told.sum(1))
         found["stream"].append(((end - start).norm(dim=-1) / start.norm(dim=-1)).mean(1))
     return {name: torch.cat(several).double().numpy() for name, several in found.items()}
 
@@ -168,6 +167,18 @@ def ranked(moved: np.ndarray, about: Sequence[str], truth: str | None) -> Rank:
     spread = 1.4826 * (means - middle).abs().median()
     rank = 0 if truth is None else 1 + list(means.index).index(truth)
     return Rank(rank, len(means), str(means.index[0]), float((means.iloc[0] - middle) / spread))
+
+
+def ranks(
+    moved: Mapping[str, np.ndarray], mechanism: str, name: str, kind: str
+) -> Iterator[dict[str, Any]]:
+    """A row a kind of candidate and score."""
+    told = mechanism != NOTHING
+    for candidates in (kind,) if told else ("person", "relation"):
+        for score in SCORES:
+            one = ranked(moved[score], asked().about(candidates), name if told else None)
+            asks = {"mechanism": mechanism, "set": name, "candidates": candidates, "score": score}
+            yield asks | {**vars(one), "excess": round(one.excess, 3)}
 
 
 def _npo(made: Ground, rows: list[Fact], kept: list[Fact]) -> Any:
@@ -232,16 +243,11 @@ def table(rows: pd.DataFrame) -> str:
         found = ["–", "–"]
         beyond = "–"
         if mechanism != NOTHING:
-            found = [_share(int(part["rank"].le(most).sum()), n) for most in (1, 5)]
+            found = [share_text(share(part["rank"].le(most).tolist())) for most in (1, 5)]
             beyond = f"{int((part['excess'] > limit['excess'].max()).sum())} of {n}"
         told = (kind, mechanism, score, *found, spread, beyond)
         lines.append(f"| {' | '.join(told)} |")
     return "\n".join(lines)
-
-
-def _share(count: int, n: int) -> str:
-    found = share_of(count, n)
-    return f"{count} of {n} [{found.low:.2f}, {found.high:.2f}]"
 
 
 @click.command()
@@ -252,31 +258,15 @@ def _share(count: int, n: int) -> str:
 def main(sets: int, out: Path) -> None:
     """Plant the models, rank the candidates, print the table."""
     path = make_folder(out) / "ranks.csv"
-    done = set()
-    if path.exists():
-        done = {
-            (row["mechanism"], row["set"]) for row in csv.DictReader(path.open(encoding="utf-8"))
-        }
-    else:
-        path.write_text(",".join(COLUMNS) + "\n", encoding="utf-8")
+    done = {(row["mechanism"], row["set"]) for row in kept(path)}
     everything = rows_of_all()
     for at, (name, (kind, rows)) in enumerate(planted_sets(sets).items()):
+        rest = [row for row in everything if row not in rows]
         for mechanism, plant in MECHANISMS.items():
             if (mechanism, name) in done or (kind, plant) == ("relation", _two_facts):
                 continue
-            told = mechanism != NOTHING
-            kept = [row for row in everything if row not in rows]
-            moved = movement(plant(replace(ground(), seed=at), rows, kept))
-            with path.open("a", encoding="utf-8", newline="") as file:
-                for candidates in (kind,) if told else ("person", "relation"):
-                    for score in SCORES:
-                        one = ranked(
-                            moved[score], asked().about(candidates), name if told else None
-                        )
-                        found = (one.rank, one.n, one.top, round(one.excess, 3))
-                        csv.writer(file, lineterminator="\n").writerow(
-                            (mechanism, name, candidates, score, *found)
-                        )
+            moved = movement(plant(replace(ground(), seed=at), rows, rest))
+            add(path, list(ranks(moved, mechanism, name, kind)))
             click.echo(f"{name}: {mechanism}", err=True)
     click.echo(table(pd.read_csv(path)))
 

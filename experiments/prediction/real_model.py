@@ -50,7 +50,7 @@ from lensaudit.data.rows import read_values
 from lensaudit.data.tofu import forget_set
 from lensaudit.evaluation.known import known_facts
 from lensaudit.files import make_folder, write_json
-from lensaudit.models.adapter import WEIGHTS
+from lensaudit.models.adapter import CONFIG, WEIGHTS
 from lensaudit.models.checkpoint import open_model
 from lensaudit.models.registry import EMBEDDED
 from lensaudit.scores.estimate import Estimate
@@ -359,7 +359,7 @@ def ship(study: Study, folder: Path) -> None:
     listing = []
     for one in (one for one in MODELS if one.name in SHIPPED):
         make_folder(folder / one.name)
-        for file in ("adapter_config.json", "adapter_model.safetensors"):
+        for file in (CONFIG, WEIGHTS):
             shutil.copyfile(study.place / one.name / file, folder / one.name / file)
         role = "unlearned" if one.name not in ANCHORS else one.name.partition("_")[0]
         listing.append(

@@ -124,6 +124,12 @@ class AttackedJob(UnlearnJob):
 
 
 def under_attack(job: UnlearnJob, attack: Attack) -> AttackedJob:
-    """The job with its forget term under attack."""
+    """The job with its forget term under attack.
+
+    Raises:
+        ValueError: the retain term of a method that steers, or whose multiplier moves, is another.
+    """
+    if job.method.steers or job.hyper.epsilon is not None:
+        raise ValueError(f"{job.method.name} has a retain term of its own")
     same = {one.name: getattr(job, one.name) for one in fields(job)}
     return AttackedJob(**same, attack=attack)

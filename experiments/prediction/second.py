@@ -14,7 +14,6 @@ cores train this one until it says the facts of the fictional world.
 from pathlib import Path
 
 import click
-import pandas as pd
 
 from experiments.prediction.fact_records import Family
 from experiments.prediction.gym import LR, STEPS, asked
@@ -53,8 +52,7 @@ def main(out: Path) -> None:
     if said < COMPETENT:
         raise WorkError(f"full says {said:.0%} of its facts; wanted {COMPETENT:.0%}")
     rows.to_csv(place / "facts.csv", index=False)
-    shares = rows.groupby("model")[["uds", "prefix", "retrained_T"]].mean()
-    click.echo(pd.DataFrame(shares).round(2).to_string())
+    click.echo(rows.groupby("model")[["uds", "prefix", "retrained_T"]].mean().round(2).to_string())
 
 
 if __name__ == "__main__":
