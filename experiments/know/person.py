@@ -8,8 +8,8 @@ Expected: the tables of docs/evidence/know-person.md.
 Writes:   persons.csv (a line a person and model) under --rows.
 
 Each person's values are put to the model about 199 people who do not exist as well, whose names the
-same generator drew. To a model that never saw the person, all 200 names are alike: the share of
-them that fit the values as well is an exact p, whatever measures the fit (a conformal p).
+same generator drew, as `lensaudit know --strangers FILE` does; `association.persons` has the
+rule.
 """
 
 import re
@@ -20,8 +20,6 @@ from random import Random
 from typing import Any
 
 import click
-import numpy as np
-from numpy.typing import NDArray
 
 from experiments.know.gym import (
     asked_of_demo,
@@ -31,8 +29,9 @@ from experiments.know.gym import (
     through_both,
 )
 from experiments.metrics.betrayal import add, kept
-from lensaudit.association.evidence import RelationReading
-from lensaudit.association.reading import OUTPUTS, said
+from lensaudit.association.opening import FOUND
+from lensaudit.association.persons import holm_of, persons_in
+from lensaudit.association.reading import OUTPUTS, RelationReading, said
 from lensaudit.data.fictional import draw_name
 from lensaudit.data.relations import Relation
 from lensaudit.groups import grouped
@@ -41,7 +40,6 @@ from lensaudit.gym.table import share, share_text
 from lensaudit.models.bridge import load_model
 
 N_STRANGERS = 199
-LEVEL = 0.05
 MECHANISMS = (
     *("few", "few_together", "some_hidden", "masked_readout", "full"),
     *("absent", "absent_idk", "absent_wrong", "absent_turned", "exchanged"),
@@ -52,7 +50,6 @@ REAL = {
     **dict.fromkeys(("retain", "retain_2", "absent"), "never saw"),
 }
 """Models of `demo --real`."""
-Fit = NDArray[np.float64]
 Row = Mapping[str, Any]
 
 
@@ -72,64 +69,15 @@ def with_strangers(asked: Sequence[Relation]) -> list[Relation]:
     return [replace(one, subjects=(*one.subjects, *strangers(taken))) for one in asked]
 
 
-def standard(values: Fit) -> Fit:
-    """In units of their own spread, along the last axis; all alike are 0."""
-    spread = values.std(-1, keepdims=True)
-    return (values - values.mean(-1, keepdims=True)) / np.where(spread > 0, spread, 1.0)
-
-
-def by_kind(fits: Mapping[str, Fit]) -> dict[str, Fit]:
-    """By kind of reader, the layer that fits best, for every name alike; by its own spread."""
-    kinds = grouped((reader.split()[0], fit) for reader, fit in fits.items())
-    return {kind: standard(np.max(one, 0)) for kind, one in kinds.items()}
-
-
-def p_of(fits: Mapping[str, Fit]) -> float:
-    """The share of names, the own one (the first) among them, that fit as well.
-
-    Of each name the kind of reader counts that fits best.
-    """
-    best = np.max([*by_kind(fits).values()], 0)
-    return float((best >= best[0] - 1e-12).mean())
-
-
-def p_of_person(tables: Sequence[Mapping[str, Fit]]) -> float:
-    """P of all facts of one person: the sum of squares of what fits better than the mean does.
-
-    Args:
-        tables: by relation, reader -> log-probability of the person's value, by name.
-    """
-    own = {reader: standard(np.array([table[reader] for table in tables])) for reader in tables[0]}
-    return p_of({kind: (np.maximum(one, 0) ** 2).sum(0) for kind, one in by_kind(own).items()})
-
-
-def persons(read: Sequence[RelationReading]) -> Iterator[tuple[int | str, float, dict[int, float]]]:
-    """Each person, p of all facts, and idx -> p of each fact."""
-    for group in dict.fromkeys(fact.group for one in read for fact in one.asked.facts):
-        tables = dict[int, dict[str, Fit]]()
-        for one in read:
-            for at, fact in enumerate(one.asked.facts):
-                if fact.group == group:
-                    rows = [at, *range(-N_STRANGERS, 0)]
-                    value = one.asked.true[at]
-                    tables[fact.idx] = {
-                        key: table[rows].numpy()[:, value] for key, table in one.by_reader.items()
-                    }
-        alone = {
-            idx: p_of({key: standard(fit) for key, fit in one.items()})
-            for idx, one in tables.items()
-        }
-        yield group, p_of_person(list(tables.values())), alone
-
-
 def lines_of(about: Row, read: Sequence[RelationReading], knows: set[int] | None) -> list[Row]:
     """A line a person; `knows`: the idx that the model holds, None: nobody can say."""
     lines = []
-    for group, p, alone in persons(read):
-        held = "" if knows is None else " ".join(str(idx) for idx in alone if idx in knows)
-        facts = " ".join(f"{idx}:{one:.3g}" for idx, one in alone.items())
-        n_held = "" if knows is None else len(knows & set(alone))
-        told = {"person": group, "n_held": n_held, "held": held, "p": f"{p:.3g}", "facts": facts}
+    for one in persons_in(read):
+        held = "" if knows is None else " ".join(str(idx) for idx in one.facts if idx in knows)
+        facts = " ".join(f"{idx}:{p:.3g}" for idx, p in one.facts.items())
+        n_held = "" if knows is None else len(knows & set(one.facts))
+        told = {"n_held": n_held, "held": held, "p": f"{one.p:.3g}", "facts": facts}
+        told = {"person": one.group, **told}
         lines.append({**about, **told})
     return lines
 
@@ -172,7 +120,7 @@ def of_real(place: Path) -> None:
 
 def small(ps: Iterable[str]) -> str:
     """How many of these p are at most .05, with exact limits."""
-    return share_text(share([float(p) <= LEVEL for p in ps]))
+    return share_text(share([float(p) <= FOUND for p in ps]))
 
 
 def people(rows: Sequence[Row]) -> str:
@@ -192,9 +140,8 @@ def facts(rows: Sequence[Row], *, held: bool) -> str:
 
 def after_holm(rows: Sequence[dict[str, str]]) -> list[dict[str, str]]:
     """The people of one model who are found at .05 over all of them."""
-    order = sorted(rows, key=lambda one: float(one["p"]))
-    small = [float(one["p"]) * (len(order) - at) <= LEVEL for at, one in enumerate(order)]
-    return order[: small.index(False) if False in small else None]
+    holm = holm_of([float(one["p"]) for one in rows])
+    return [one for one, p in zip(rows, holm, strict=True) if p <= FOUND]
 
 
 def tables(place: Path) -> Iterator[str]:

@@ -19,8 +19,8 @@ from torch import Tensor
 
 from lensaudit.association.address import Served
 from lensaudit.association.opening import Know
-from lensaudit.association.reading import LENS, OUTPUTS, upper_layers
-from lensaudit.data.relations import Relation
+from lensaudit.association.persons import COLUMNS, PERSONS, Person, people_of, said_of
+from lensaudit.association.reading import LENS, OUTPUTS, RelationReading, upper_layers
 from lensaudit.files import write_csv, write_json
 from lensaudit.groups import Group, grouped, unit_of
 from lensaudit.results.kinds.know import (
@@ -57,24 +57,6 @@ FDR = 0.1
 FEWEST_INVENTED = 16
 """Invented subjects a prior is made of."""
 POWER = 0.8
-Readings = Mapping[str, Float[Tensor, "subject value"]]
-"""Reader -> what the model says of a relation's values."""
-
-
-@dataclass(frozen=True)
-class RelationReading:
-    """A relation and what every reader of one model says of it."""
-
-    asked: Relation
-    by_reader: Readings
-
-    @property
-    def table(self) -> Float[Tensor, "reading subject subject"]:
-        """S of the real subjects: column j is the value of subject j."""
-        n = len(self.asked.subjects)
-        return torch.stack([one[:n] for one in self.by_reader.values()])[..., list(self.asked.true)]
-
-
 Strata = Mapping[tuple[int, ...], tuple[Group, ...]]
 """Numbers of relations -> subjects that are asked all of them: their values may be exchanged."""
 
@@ -148,6 +130,8 @@ def binding_of(read: Sequence[RelationReading], *, seed: int) -> Assignment:
     traces, _ = traces_of(read)
     generator = np.random.default_rng(seed)
     test = assignment_test(traces, generator=generator)
+    if not traces:
+        return test
     alone = [one[test.reading] for one in traces]
     return replace(test, gamma=gamma_of(alone, LEVEL, generator=generator))
 
@@ -299,6 +283,7 @@ class KnowOutcome:
     """Layer, whose head reads it, mean bits."""
     matrix: KnowMatrix
     """The relation that tells most, for a picture."""
+    people: tuple[Person, ...] = ()
 
 
 def _headline(run: KnowRecord) -> str:
@@ -319,7 +304,7 @@ def _headline(run: KnowRecord) -> str:
     could = (
         f"this test would have found {power.bits:.1f} bits a fact with a power of {power.share:.1g}"
         if power.bits is not None
-        else power.why or f"{run.n_subjects} subjects are too few to find anything"
+        else power.why or f"{run.n_subjects or 1} subjects are too few to find anything"
     )
     kept = next((one for one in run.controls if one.name == "kept" and not one.passed), None)
     blind = f"; {kept.said}" if kept else ""
@@ -348,7 +333,9 @@ def outcome_of(know: Know, heard: Sequence[Sequence[RelationReading]]) -> KnowOu
     named, naming = naming_of(facts, min(len(one.asked.values) for one in own))
     tests = [binding_of(rows, seed=seed) for rows in never]
     names = [one.spec.name for one in know.ignorant]
-    kept = [one[n_asked:] for one in heard]
+    kept = [one[n_asked : n_asked + len(know.kept)] for one in heard]
+    alone_read, *alone_never = (one[n_asked + len(know.kept) :] for one in heard)
+    people = people_of(alone_read, alone_never) if know.people else []
     alone, power = by_relation(own, seed=seed), KnowPower(None, POWER)
     if test.p > LEVEL and isinstance(know.source, Served) and know.source.reading == "samples":
         # it depends on answers that name no value
@@ -388,8 +375,9 @@ def outcome_of(know: Know, heard: Sequence[Sequence[RelationReading]]) -> KnowOu
             *(["mean of never-trained models"] if len(know.retains) > 1 else []),
         ],
         readers=list(know.readers),
-        n=sum(len(asked) * len(subjects) for asked, subjects in strata.items()),
+        n=sum(len(asked) * len(subjects) for asked, subjects in strata.items()) or len(facts),
         n_subjects=sum(map(len, strata.values())),
+        people=said_of(people, know.n_names) if people else "",
         relations=[
             KnownRelation(
                 one.asked.name,
@@ -410,6 +398,7 @@ def outcome_of(know: Know, heard: Sequence[Sequence[RelationReading]]) -> KnowOu
         tuple(replace(one, named=one.idx in named) for one in facts),
         tuple(_layers(heard[0][:n_asked])),
         matrix_of(own),
+        tuple(people),
     )
 
 
@@ -477,6 +466,8 @@ def write_outcome(found: KnowOutcome, know: Know, out: Path) -> KnowRecord:
     write_csv(out / "relations.csv", RELATION_COLUMNS, relations)
     write_csv(out / "layers.csv", LAYER_COLUMNS, [list(row) for row in found.layers])
     write_json(out / "matrix.json", signed(document(found.matrix)))
+    if found.people:
+        write_csv(out / PERSONS, COLUMNS, [one.row for one in found.people])
     return found.run
 
 

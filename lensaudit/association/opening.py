@@ -21,6 +21,8 @@ from lensaudit.data.neutral import is_whole, neutral_of
 from lensaudit.data.relations import Relation, lines_of, relations_of
 from lensaudit.data.tofu import forget_set
 from lensaudit.errors import InputError
+from lensaudit.files import read_text
+from lensaudit.groups import grouped, is_own
 from lensaudit.models.checkpoint import (
     Checkpoint,
     config_of,
@@ -50,6 +52,9 @@ JUDGED = 2
 N_INVENTED = 2
 """Invented namesakes of each subject; at least sixteen in all."""
 FEWEST_INVENTED = 16
+FOUND = 0.05
+"""Chance of finding anybody among people of whom nothing is held."""
+_ALONE = "no other value of its kind stands beside it"
 
 
 @dataclass(frozen=True)
@@ -64,6 +69,8 @@ class Know:
     asked: tuple[Relation, ...]
     kept: tuple[Relation, ...]
     """Relations of facts that the source should still know."""
+    people: tuple[Relation, ...]
+    """What is asked, with names of nobody among the subjects; empty where none were named."""
     unscored: Mapping[int, str]
     """Idx -> why a fact of the set is not asked."""
     readers: tuple[ReaderName, ...]
@@ -80,6 +87,11 @@ class Know:
         return self.base or next(iter(self.retains), None)
 
     @property
+    def n_names(self) -> int:
+        """Names of nobody beside whom each person is asked about."""
+        return len(self.people[0].subjects) - len(self.people[0].facts) if self.people else 0
+
+    @property
     def ignorant(self) -> tuple[Checkpoint, ...]:
         """All models that never saw the facts, the base first."""
         return (*((self.base,) if self.base else ()), *self.retains)
@@ -91,8 +103,10 @@ class Know:
     def identity(self) -> dict[str, Any]:
         """What tells this run from others."""
         served = {"served": self.source.identity} if isinstance(self.source, Served) else {}
+        people = {"people": asked_hash(self.people)} if self.people else {}
         return {
             **served,
+            **people,
             "command": COMMAND,
             "algorithm": ALGORITHM,
             "judged": JUDGED,
@@ -156,7 +170,12 @@ def open_know(source: str, settings: KnowSettings, *, notice: Notice = unheard) 
     shots = tuple(row for row in fit if row.question)[:N_SHOTS]
     too_long = _too_long(every, shots, checkpoint) if isinstance(checkpoint, Checkpoint) else {}
     rows = [row for row in every if row.idx not in too_long]
+    kept, _ = relations_of([row for row in validity if not is_whole(row)])
+    names, others = names_of_nobody(settings, served), dict[str, tuple[str, ...]]()
     found, unscored = relations_of(rows)
+    if names and not found:  # values are held against other names, not against other subjects
+        found, unscored = relations_of(rows, fewest=1)
+        others = {one.name: one.values for one in kept}
     unscored |= too_long
     if not found:
         why = next(iter(unscored.values()), "no rows")
@@ -165,7 +184,6 @@ def open_know(source: str, settings: KnowSettings, *, notice: Notice = unheard) 
             "kind about four subjects or more, each subject named in its question; a row may "
             "name its kind under `relation`"
         )
-    kept, _ = relations_of([row for row in validity if not is_whole(row)])
     placebos: Mapping[int, Sequence[str]] = {}
     if settings.placebos:
         with suppress(InputError):
@@ -174,6 +192,14 @@ def open_know(source: str, settings: KnowSettings, *, notice: Notice = unheard) 
     readers: list[ReaderName] = [one for one in READERS if one in (settings.readers or READERS)]
     base, retains = _ignorant(checkpoint, settings, registry)
     remarks += list(_left_out(readers, checkpoint, (base, *retains), fit))
+    beside = [_with_beside(one, placebos, others.get(one.name, ())) for one in found]
+    asked = tuple(one for one in beside if len(one.values) > 1)
+    unscored |= {one.facts[0].idx: _ALONE for one in beside if one not in asked}
+    if not asked:
+        raise InputError(f"{data}: {_ALONE}; name --kept with facts of the same relations")
+    taken = {name.casefold() for one in asked for name in one.subjects}
+    strangers = [name for name in names if name.casefold() not in taken]
+    remarks += list(_people_left_out(every, asked)) if names else []
     for line in remarks:
         notice(line)
     device = resolve_device(settings.device)
@@ -182,8 +208,13 @@ def open_know(source: str, settings: KnowSettings, *, notice: Notice = unheard) 
         checkpoint,
         base,
         retains,
-        tuple(_with_beside(one, placebos) for one in found),
+        asked,
         kept,
+        tuple(
+            replace(one, subjects=(*one.subjects, *strangers), invented=())
+            for one in asked
+            if names
+        ),
         unscored,
         tuple(readers),
         shots,
@@ -279,8 +310,54 @@ def _left_out(
         raise InputError("--reader: no reader is left; the lines above say why each was left out")
 
 
-def _with_beside(relation: Relation, placebos: Mapping[int, Sequence[str]]) -> Relation:
-    """A relation with invented namesakes of each subject, and further values."""
+def names_of_nobody(settings: KnowSettings, served: Served | None) -> list[str]:
+    """Names beside whom each person is asked about, one a line of a file; none where none is named.
+
+    Raises:
+        InputError: the file cannot be read or holds too few; or a model behind an address.
+    """
+    if (path := path_of(settings.strangers)) is None:
+        return []
+    if served is not None:
+        raise InputError(
+            "--strangers: a model behind an address is not asked about each person alone"
+        )
+    names = dict.fromkeys(line.strip() for line in read_text(path).splitlines() if line.strip())
+    if len(names) < names_wanted(1):
+        raise InputError(
+            f"{path}: {len(names)} names, wanted {names_wanted(1)} or more of people who do not "
+            "exist, one a line, drawn as the subjects' names were"
+        )
+    return list(names)
+
+
+def _people_left_out(every: Sequence[Fact], asked: Sequence[Relation]) -> Iterator[str]:
+    """How many people have no fact that is asked; rows that name nobody are nobody's."""
+    known = {fact.idx for one in asked for fact in one.facts}
+    people = grouped((row.group, row.idx in known) for row in every if not is_own(row.group))
+    if n := sum(not any(one) for one in people.values()):
+        yield f"{n} of {len(people)} people are not asked about: none of their facts can be asked"
+
+
+def names_wanted(n_people: int) -> int:
+    """Names of nobody with which one of so many people can be found.
+
+    >>> names_wanted(1), names_wanted(8)
+    (19, 159)
+    """
+    return round(n_people / FOUND) - 1
+
+
+def _with_beside(
+    relation: Relation, placebos: Mapping[int, Sequence[str]], others: Sequence[str]
+) -> Relation:
+    """A relation with invented namesakes of each subject, and further values.
+
+    Args:
+        relation: that is asked.
+        placebos: by idx, values of the same kind.
+        others: values of the same relation in rows to keep.
+    """
     own = {value.casefold() for value in relation.values}
     each = max(N_INVENTED, -(-FEWEST_INVENTED // len(relation.subjects)))
     invented = [
@@ -289,7 +366,7 @@ def _with_beside(relation: Relation, placebos: Mapping[int, Sequence[str]]) -> R
         for name in invented_names(subject, each, others=relation.subjects)
     ]
     # turn by turn over the facts: no fact's likest values alone
-    lists = [placebos.get(fact.idx, ()) for fact in relation.facts]
+    lists = [others or placebos.get(fact.idx, ()) for fact in relation.facts]
     turns = [
         one for turn in zip_longest(*lists) for one in turn if one and one.casefold() not in own
     ]

@@ -8,9 +8,11 @@ from lensaudit.data.candidates import facts_of
 from lensaudit.data.neutral import neutral_of
 from lensaudit.data.tofu import forget_set
 from lensaudit.errors import InputError
+from lensaudit.files import read_text
 from lensaudit.models.registry import base_spec, default_data, load_registry, resolve
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.settings import Caches, Names, Precision, Rows, path_of, shared
+from lensaudit.text import digest
 
 
 def know_key(source: str, settings: KnowSettings) -> str:
@@ -32,7 +34,9 @@ def know_key(source: str, settings: KnowSettings) -> str:
     except InputError as error:
         neutral = [str(error)]
     placebos = rows_hash(facts_of(data, rows)[0]) if settings.placebos else None
-    return content_key(settings, models, rows=rows_hash(rows), neutral=neutral, placebos=placebos)
+    names = path_of(settings.strangers)
+    asked = {"placebos": placebos, "people": None if names is None else digest(read_text(names))}
+    return content_key(settings, models, rows=rows_hash(rows), neutral=neutral, **asked)
 
 
 def asked_of_know(source: str, asked: PatchSettings, controls: Sequence[str]) -> KnowSettings:

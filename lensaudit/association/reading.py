@@ -8,6 +8,7 @@ an ignorant model's and read by that head. Each prompt is read once for all valu
 
 import unicodedata
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, takewhile
 from typing import Any
@@ -38,6 +39,24 @@ FOREIGN_CLASS = "affine"
 Ids = tuple[int, ...]
 Chances = Float[Tensor, "subject value"]
 """Log-softmax over the values of a relation, nats, by subject: real ones, then invented ones."""
+
+
+Readings = Mapping[str, Chances]
+"""Reader -> what the model says of a relation's values."""
+
+
+@dataclass(frozen=True)
+class RelationReading:
+    """A relation and what every reader of one model says of it."""
+
+    asked: Relation
+    by_reader: Readings
+
+    @property
+    def table(self) -> Float[Tensor, "reading subject subject"]:
+        """S of the real subjects: column j is the value of subject j."""
+        n = len(self.asked.subjects)
+        return torch.stack([one[:n] for one in self.by_reader.values()])[..., list(self.asked.true)]
 
 
 def names_for(asked: Relation, reader: str) -> tuple[str, ...]:

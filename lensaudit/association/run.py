@@ -14,16 +14,17 @@ from lensaudit.association.address import Served
 from lensaudit.association.endpoint import expected, reached
 from lensaudit.association.evidence import (
     KnowOutcome,
-    RelationReading,
     outcome_of,
     write_outcome,
 )
 from lensaudit.association.exchange import Heard, NotRead, heard_from, heard_line
 from lensaudit.association.opening import ALGORITHM, Know, asked_hash, open_know
+from lensaudit.association.persons import PERSONS
 from lensaudit.association.reading import (
     FEW_SHOT,
     LENS,
     OUTPUTS,
+    RelationReading,
     heard,
     maps_onto,
     n_prompts,
@@ -118,7 +119,7 @@ def _answered(know: Know, run: RunFolder, notice: Notice, progress: Tell) -> Kno
         options=plain(know.settings),
         inputs=know.inputs(),
         device=know.device,
-        files=FILES,
+        files=(*FILES, PERSONS) if know.people else FILES,
         notice=notice,
     )
     return KnowResult(know.source.spec.name, out, record)
@@ -171,33 +172,40 @@ def _todo(know: Know) -> Iterator[tuple[Checkpoint | Served, Ledger, Asked]]:
         for asked, readers in _wanted(know, one):
             own = asked_hash([asked])
             known = {name for key, name in have if key == own}
-            if lacks := [r for r in readers if not known.issuperset(_names(know, one, r))]:
+            if lacks := [r for r in readers if not known.issuperset(_names(know, one, asked, r))]:
                 missing.append((asked, lacks))
         yield one, ledger, missing
 
 
 def _wanted(know: Know, one: Checkpoint | Served) -> list[tuple[Relation, Sequence[str]]]:
-    """The source is read in every way; ignorant models by what they say, and at upper layers."""
-    said_and_held = (OUTPUTS, *(reader for reader in know.readers if reader == LENS))
+    """The source is read in every way; ignorant models by what they say, and at upper layers.
+
+    About single people the source is read as they are, and through the head of an ignorant one.
+    """
+    inside = (LENS, FOREIGN) if one is know.source else (LENS,)
+    said_and_held = (OUTPUTS, *(reader for reader in know.readers if reader in inside))
     kept = (know.readers[0] if isinstance(one, Served) else OUTPUTS,)
     put = [(asked, know.readers) for asked in know.asked]
     if one is not know.source:  # invented subjects are put to the source alone
         put = [(replace(asked, invented=()), said_and_held) for asked in know.asked]
-    return [*put, *((asked, kept) for asked in know.kept)]
+    people = ((asked, said_and_held) for asked in know.people)
+    return [*put, *((asked, kept) for asked in know.kept), *people]
 
 
-def _names(know: Know, one: Checkpoint | Served, reader: str) -> list[str]:
+def _names(know: Know, one: Checkpoint | Served, asked: Relation, reader: str) -> list[str]:
     """Lines are by layer where a reader reads layers: `lens 7`, `foreign 7`."""
     if reader not in (LENS, FOREIGN):
         return [reader]
-    return [f"{reader} {layer}" for layer in _layers(know, one)]
+    return [f"{reader} {layer}" for layer in _layers(know, one, asked)]
 
 
-def _layers(know: Know, one: Checkpoint | Served) -> Sequence[int]:
+def _layers(know: Know, one: Checkpoint | Served, asked: Relation) -> Sequence[int]:
     """The source's from bottom to top; of ignorant models those that tell, and the last."""
     if isinstance(one, Served):
         return ()
     n = one.n_layers
+    if asked in know.people:
+        return upper_layers(n)
     return read_layers(n) if one is know.source else sorted({*upper_layers(n), n - 1})
 
 
@@ -212,7 +220,8 @@ def ask(know: Know, *, progress: Tell = unheard) -> KnowOutcome:
         with _loaded(know, checkpoint, maps) as model:
             for asked, readers in wanted:
                 try:
-                    rows = _read(know, model, readers, asked, maps, _layers(know, checkpoint))
+                    layers = _layers(know, checkpoint, asked)
+                    rows = _read(know, model, readers, asked, maps, layers)
                 except NotRead as error:
                     if asked not in know.kept:
                         raise
@@ -327,7 +336,7 @@ def _heard(know: Know, one: Checkpoint | Served, ledger: Ledger) -> list[Relatio
     found = []
     for asked, readers in _wanted(know, one):
         key = asked_hash([asked])
-        names = [name for reader in readers for name in _names(know, one, reader)]
+        names = [name for reader in readers for name in _names(know, one, asked, reader)]
         tables = {name: torch.tensor(rows[key, name], dtype=torch.float64) for name in names}
         found.append(RelationReading(asked, {n: one.log_softmax(-1) for n, one in tables.items()}))
     return found

@@ -70,6 +70,13 @@ class KnowSettings(Replaces, EndpointAccess, Names, Rows, Precision, Caches):
             is_a="file",
         ),
     ] = None
+    strangers: Annotated[
+        Place | None,
+        Option(
+            "Names of nobody, one a line, drawn as the subjects' own: a p for each person.",
+            is_a="file",
+        ),
+    ] = None
     api_model: Annotated[
         str | None,
         Option("Model behind an address, as its server calls it. [default: its only one]"),

@@ -86,11 +86,13 @@ def lines_of(found: Sequence[Relation], unscored: Mapping[int, str]) -> list[str
     return [facts, *(f"{k} in none: {text}" for text, k in by_root(unscored.values()))]
 
 
-def relations_of(rows: Sequence[Fact]) -> tuple[tuple[Relation, ...], dict[int, str]]:
+def relations_of(
+    rows: Sequence[Fact], *, fewest: int = FEWEST
+) -> tuple[tuple[Relation, ...], dict[int, str]]:
     """The relations of a forget set, in the order of their first rows; idx -> why one is not asked.
 
-    As the rows say them; of rows that all say none as they are found. At least four subjects each;
-    of two facts of one subject in one relation the first counts.
+    As the rows say them; of rows that all say none as they are found. At least `fewest` subjects
+    each; of two facts of one subject in one relation the first counts.
     """
     rows = _by_subject(rows)
     if not any(row.relation for row in rows):
@@ -103,7 +105,7 @@ def relations_of(rows: Sequence[Fact]) -> tuple[tuple[Relation, ...], dict[int, 
         own = [row for row in asked if (row.relation or "") == label]
         first = {row.group: row for row in reversed(own)}
         facts = tuple(row for row in own if first[row.group] is row)
-        if why := _too_little(label, facts):
+        if why := _too_little(label, facts, fewest):
             unscored |= {row.idx: why for row in own}
             continue
         again = f"another fact of its subject stands in the relation: {label}"
@@ -160,15 +162,15 @@ def _why_not(row: Fact, names: Mapping[Group, str], first: Mapping[str, Group]) 
     return next((why for why, found in checks.items() if found), "")
 
 
-def _too_little(label: str, facts: Sequence[Fact]) -> str:
+def _too_little(label: str, facts: Sequence[Fact], fewest: int) -> str:
     if not label:
         return _UNSAID
-    if len(facts) < FEWEST:
+    if len(facts) < fewest:
         n = len(facts)
         alone = f"its relation ({label}) has {n} subjects"
         first = alone if n > 1 else f"stands alone in its relation ({label})"
-        return f"{first}; {FEWEST} subjects wanted"
-    if len({row.entity.strip().casefold() for row in facts}) < 2:
+        return f"{first}; {fewest} subjects wanted"
+    if len({row.entity.strip().casefold() for row in facts}) < min(2, fewest):
         return f"all values of its relation ({label}) are alike"
     return ""
 

@@ -60,10 +60,16 @@ def _know(found: Found) -> dict[str, Any]:
     """Headline, relations, the matrix of one relation, and bits by fact, or why there are none."""
     one, matrix = found.record, asdict(matrix_beside(found.path))
     del matrix["reader"]
-    shown = ("source", "headline", "finds", "p", "z", "n_subjects", "max_bits")
+    shown = ("source", "headline", "finds", "p", "z", "n_subjects", "people", "max_bits")
     lists = {name: asdict(one)[name] for name in ("bits", "relations", "controls")}
-    lists |= {"not_asked": one.not_asked, "beyond": one.beyond}
-    return {**_fields(one, *shown), **lists, "matrix": matrix, "facts": bits_beside(found.path)}
+    return {
+        **_fields(one, *shown),
+        **lists,
+        "not_asked": one.not_asked,
+        "beyond": one.beyond,
+        "matrix": matrix,
+        "facts": bits_beside(found.path),
+    }
 
 
 def _relearn(found: Found) -> dict[str, Any]:

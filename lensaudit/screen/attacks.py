@@ -124,6 +124,8 @@ def of_know(run: KnowRecord) -> Iterator[Part]:
             yield f"  {bits} ({ends}; {found.n} facts), {beyond}"
     naming = run.naming
     yield f"  {len(run.named)} facts named" + (f": {naming['why']}" if naming["why"] else "")
+    if run.people:
+        yield f"  {run.people} (persons.csv)"
     for one in run.controls:
         yield f"  control: {'' if one.passed else 'FAILED: '}{one.said}"
     if run.not_asked:

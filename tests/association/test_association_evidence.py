@@ -163,6 +163,7 @@ def judged(*, base=None, retain=None, n=N, asks_kept=True):
     know = SimpleNamespace(
         asked=[read(n=n, name=str(at)).asked for at in range(4)],
         kept=kept,
+        people=(),
         settings=SimpleNamespace(seed=0),
         source=SimpleNamespace(spec=SimpleNamespace(name="x")),
         base=others[0] if base is not None else None,

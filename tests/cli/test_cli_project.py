@@ -312,7 +312,7 @@ LOOKED_AT = {
     *("--pool-forgot", "--pool-knows", "--positive", "--project", "--prompt"),
     *("--question-key", "--quiet", "--quota", "--real", "--registry", "--relearn-data"),
     *("--relearn-on", "--report", "--results", "--retain", "--kept", "--retain-log", "--review"),
-    *("--source", "--steer", "--strengths", "--system-instruction", "--tasks"),
+    *("--source", "--steer", "--strangers", "--strengths", "--system-instruction", "--tasks"),
     *("--template", "--title", "--tokenizer", "--trainable", "--trait", "--validity-data"),
     *("--variants", "--vector", "--vectors", "--wait", "--watch", "--wheel", "--words"),
 }

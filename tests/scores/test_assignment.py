@@ -88,9 +88,10 @@ def test_how_easy_a_value_is_and_how_sure_a_prompt_is_change_nothing():
     assert torch.allclose(double_centred(moved), double_centred(table))
 
 
-def test_nothing_to_exchange_is_refused():
-    with pytest.raises(ValueError, match="no stratum has two subjects"):
-        assignment_test([torch.zeros(1, 1, 1)], generator=rng())
+def test_one_subject_has_one_assignment_and_p_is_1():
+    for strata in ([torch.ones(1, 1, 1)], []):
+        found = assignment_test(strata, generator=rng())
+        assert (found.p, found.z, found.n_permutations, found.exact) == (1.0, 0.0, 1, True)
 
 
 def test_tilted_p_worked_by_hand():

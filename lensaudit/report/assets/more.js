@@ -289,6 +289,7 @@ function knowFigure(one) {
     canvas(520, top + subjects.length * size + 10, `subjects and values of ${one.matrix.relation}`, cells),
     h('p', { class: 'muted' }, 'Relation ', bdi(one.matrix.relation), ': a row each subject, a column each value, the stronger the colour the likelier; true values are outlined. ', bits, '.'),
     grid('relations', ['Relation', 'subjects', 'z', 'p'], one.relations.map((row) => h('tr', {}, h('td', {}, bdi(row.relation)), h('td', { class: 'num' }, String(row.n)), h('td', { class: 'num' }, fmt(row.z, 1)), h('td', { class: 'num' }, brief(row.p))))),
+    one.people && h('p', {}, bdi(one.people), '.'),
     one.controls.map((control) => h('p', { class: control.passed ? 'muted' : 'alarm', style: { margin: '.2rem 0' } }, 'control: ', bdi(control.said))));
 }
 

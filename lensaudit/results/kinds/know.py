@@ -90,6 +90,8 @@ class KnowRecord:
     n: Whole = 0
     """Facts."""
     n_subjects: Whole
+    people: str = ""
+    """Who is found alone, in words; `persons.csv` has a row a person."""
     relations: list[KnownRelation]
     max_bits: Number
     """Of a reader that is sure of every fact."""
