@@ -12,6 +12,7 @@ same generator drew, as `lensaudit know --strangers FILE` does; `association.per
 rule.
 """
 
+import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -33,8 +34,10 @@ from lensaudit.association.opening import FOUND
 from lensaudit.association.persons import holm_of, persons_in
 from lensaudit.association.reading import OUTPUTS, RelationReading, said
 from lensaudit.data.fictional import draw_name
-from lensaudit.data.relations import Relation
-from lensaudit.groups import grouped
+from lensaudit.data.neutral import neutral_of
+from lensaudit.data.relations import Relation, relations_of
+from lensaudit.data.tofu import forget_set
+from lensaudit.groups import Group, grouped
 from lensaudit.gym.make import models_in
 from lensaudit.gym.table import share, share_text
 from lensaudit.models.bridge import load_model
@@ -50,6 +53,8 @@ REAL = {
     **dict.fromkeys(("retain", "retain_2", "absent"), "never saw"),
 }
 """Models of `demo --real`."""
+HELD = (("none", 0, 0), ("1", 1, 1), ("2 to 7", 2, 7))
+"""How many of a person's facts a model holds."""
 Row = Mapping[str, Any]
 
 
@@ -103,6 +108,43 @@ def of_gym(gym: Path, place: Path, out: Path, seeds: Sequence[int]) -> None:
         add(place, lines_of(about, read, knows))
 
 
+def of_one(gym: Path, place: Path, seeds: Sequence[int]) -> None:
+    """The same where one person is known alone: beside others' values in rows to keep."""
+    done = {(one["seed"], one["mechanism"], one["strength"]) for one in kept(place)}
+    validity = neutral_of("demo", forget_set("demo")).validity
+    others = {one.name: one.values for one in relations_of(validity)[0]}
+    plain = [replace(one, placebos=others[one.name]) for one in asked_of_demo()]
+    asked, base, texts = with_strangers(plain), demo_base(), neutral_texts()
+    everything = {fact.idx for one in asked for fact in one.facts}
+    for one in models_in(gym):
+        about = {name: getattr(one, name) for name in ("seed", "mechanism", "strength", "truth")}
+        if one.mechanism not in MECHANISMS or one.seed not in seeds:
+            continue
+        if (str(one.seed), one.mechanism, str(one.strength)) in done:
+            continue
+        knows = set(one.certificate.knows or everything) if one.truth != "absent" else set[int]()
+        read = through_both(load_model(one.folder), asked, base, texts)
+        groups = dict.fromkeys(fact.group for relation in asked for fact in relation.facts)
+        for group in groups:
+            add(place, lines_of(about, [alone(each, group) for each in read], knows))
+
+
+def alone(read: RelationReading, group: Group) -> RelationReading:
+    """What was read, as if a relation held one person: her value beside the further ones."""
+    asked = read.asked
+    at = next(at for at, fact in enumerate(asked.facts) if fact.group == group)
+    n = len(asked.facts)
+    names = [at, *range(n, len(asked.subjects))]
+    values = [asked.true[at], *range(len(asked.values) - len(asked.placebos), len(asked.values))]
+    own = replace(
+        asked,
+        facts=(asked.facts[at],),
+        subjects=tuple(asked.subjects[one] for one in names),
+    )
+    tables = {key: one[names][:, values].log_softmax(-1) for key, one in read.by_reader.items()}
+    return RelationReading(own, tables)
+
+
 def of_real(place: Path) -> None:
     """The models of `demo --real`, by their outputs alone: a head of 49,152 words is dear."""
     done = {one["mechanism"] for one in kept(place) if one["seed"] == "smollm2"}
@@ -144,6 +186,21 @@ def after_holm(rows: Sequence[dict[str, str]]) -> list[dict[str, str]]:
     return [one for one, p in zip(rows, holm, strict=True) if p <= FOUND]
 
 
+def table_of_one(place: Path) -> Iterator[str]:
+    """People who are known alone, by model and by whether anything is held of them."""
+    rows = kept(place)
+    yield "| model | one person alone, facts held | people with p <= .05 | facts held | not held |"
+    yield "|---|---|---|---|---|"
+    names = [name for _, name in sorted({(one["truth"], one["mechanism"]) for one in rows})]
+    for name, (label, least, most) in itertools.product(names, HELD):
+        some = [
+            one for one in rows if one["mechanism"] == name and least <= int(one["n_held"]) <= most
+        ]
+        if some:
+            cells = (label, people(some), facts(some, held=True), facts(some, held=False))
+            yield f"| `{name}` | {' | '.join(map(str, cells))} |"
+
+
 def tables(place: Path) -> Iterator[str]:
     """People by model and by how much is held of them; then those of SmolLM2."""
     rows = kept(place)
@@ -163,7 +220,7 @@ def tables(place: Path) -> Iterator[str]:
     yield f"| partial models | {heading}"
     yield rule
     partial = [one for one in planted if one["mechanism"] in ("few", "few_together")]
-    for label, least, most in (("none", 0, 0), ("1", 1, 1), ("2 to 7", 2, 7)):
+    for label, least, most in HELD:
         some = [one for one in partial if least <= int(one["n_held"]) <= most]
         cells = (label, people(some), facts(some, held=True), facts(some, held=False))
         yield f"| `few`, `few_together` | {' | '.join(cells)} |"
@@ -189,19 +246,23 @@ def tables(place: Path) -> Iterator[str]:
 @click.command()
 @click.option("--gym", type=click.Path(path_type=Path), default=Path("gym"), help="Planted models.")
 @click.option("--seeds", default="0,1,2,3,4", show_default=True)
+@click.option("--alone-seeds", default="1", show_default=True, help="Each person alone.")
 @click.option("--rows", type=click.Path(path_type=Path), default=Path("benchmarks/person"))
 @click.option("--out", type=click.Path(path_type=Path), default=Path("experiments/out/person"))
 @click.option("--real/--no-real", default=True, help="SmolLM2 too.")
 @click.option("--show", is_flag=True, help="Only print the tables.")
-def main(gym: Path, seeds: str, rows: Path, out: Path, real: bool, show: bool) -> None:
+def main(
+    gym: Path, seeds: str, alone_seeds: str, rows: Path, out: Path, real: bool, show: bool
+) -> None:
     """Ask what is missing, print the tables."""
-    place = rows / "persons.csv"
+    place, alone_too = rows / "persons.csv", rows / "alone.csv"
     rows.mkdir(parents=True, exist_ok=True)
     if not show:
         of_gym(gym, place, out, [int(one) for one in seeds.split(",")])
+        of_one(gym, alone_too, [int(one) for one in alone_seeds.split(",")])
         if real:
             of_real(place)
-    for line in tables(place):
+    for line in (*tables(place), "", *table_of_one(alone_too)):
         click.echo(line)
 
 

@@ -1,7 +1,9 @@
 """docs/evidence/know-person.md: its strangers are nobody, and its tables follow from the rows."""
 
 import csv
+from dataclasses import replace
 
+import torch
 from support.pages import ROOT, page
 
 from experiments.know import person
@@ -18,7 +20,8 @@ def test_strangers_are_nobody_who_is_asked_about():
 
 
 def test_the_tables_follow_from_the_rows():
-    lines = list(person.tables(ROOT / "benchmarks" / "person" / "persons.csv"))
+    folder = ROOT / "benchmarks" / "person"
+    lines = [*person.tables(folder / "persons.csv"), *person.table_of_one(folder / "alone.csv")]
     made = [one for one in lines if one.startswith("|")]
     assert [one for one in made if one not in PAGE.splitlines()] == []
     shown = [one for one in PAGE.splitlines() if one.startswith("|")]
@@ -58,3 +61,28 @@ def test_what_the_page_counts_is_in_the_rows():
     assert 8 * min(real["npo"]) > 0.05
     # Holm: the least times eight, the next times seven, and so on
     assert all(p * (8 - at) <= 0.05 for at, p in enumerate(real["masked_top"]))
+
+
+def test_who_is_alone_is_counted_from_the_rows():
+    with (ROOT / "benchmarks" / "person" / "alone.csv").open() as lines:
+        rows = list(csv.DictReader(lines))
+    assert {one["seed"] for one in rows} == {"1"}
+    assert len(rows) == 14 * 8
+    absent = [float(one["p"]) for one in rows if one["truth"] == "absent"]
+    assert (sum(p <= 0.05 for p in absent), len(absent)) == (1, 40)
+    held = [float(one["p"]) for one in rows if one["mechanism"] in ("full", "masked_readout")]
+    assert (sum(p <= 0.05 for p in held), len(held)) == (16, 16)
+
+
+def test_who_is_alone_stands_beside_the_further_values_only():
+    asked = person.with_strangers(
+        [replace(one, placebos=("x", "y")) for one in person.asked_of_demo()]
+    )
+    said = torch.randn(len(asked[0].subjects), len(asked[0].values)).double()
+    read = person.alone(person.RelationReading(asked[0], {"outputs": said}), 3)
+    assert [fact.group for fact in read.asked.facts] == [3]
+    own = asked[0].facts[3].entity
+    assert read.asked.values == (own, "x", "y")
+    assert read.asked.subjects == (asked[0].subjects[3], *asked[0].subjects[8:])
+    wanted = said[[3, *range(8, len(said))]][:, [asked[0].true[3], -2, -1]].softmax(-1)
+    assert torch.allclose(read.by_reader["outputs"].exp(), wanted)
