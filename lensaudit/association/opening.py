@@ -194,7 +194,8 @@ def open_know(source: str, settings: KnowSettings, *, notice: Notice = unheard) 
     remarks += list(_left_out(readers, checkpoint, (base, *retains), fit))
     beside = [_with_beside(one, placebos, others.get(one.name, ())) for one in found]
     asked = tuple(one for one in beside if len(one.values) > 1)
-    unscored |= {one.facts[0].idx: _ALONE for one in beside if one not in asked}
+    alone = (fact.idx for one in beside if one not in asked for fact in one.facts)
+    unscored |= dict.fromkeys(alone, _ALONE)
     if not asked:
         raise InputError(f"{data}: {_ALONE}; name --kept with facts of the same relations")
     taken = {name.casefold() for one in asked for name in one.subjects}
