@@ -374,12 +374,14 @@ def draw(found: dict[str, dict[str, Any]], picture: Path) -> None:
     type=click.Choice(OUTCOMES),
     help="Only these columns. Repeatable.",
 )
+@click.option("--together", is_flag=True, help="All rows as one family: several seeds of it.")
 @click.option("--without", multiple=True, help="Leave this model out. Repeatable.")
 @click.option("--picture", type=click.Path(path_type=Path), help="SVG or PNG.")
 @click.option("--out", type=click.Path(path_type=Path), help="All numbers, as JSON.")
 def main(
     files: tuple[Path, ...],
     wanted: tuple[str, ...],
+    together: bool,
     without: tuple[str, ...],
     picture: Path | None,
     out: Path | None,
@@ -387,6 +389,7 @@ def main(
     """Print the tables of every family in the files."""
     rows = read(files)
     rows = rows[~rows["model"].isin(without)]
+    rows["family"] = "together" if together else rows["family"]
     found = {family: tables(part) for family, part in rows.groupby("family")}
     for family, one in found.items():
         n_models = len(one["models"])

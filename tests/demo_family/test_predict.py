@@ -110,16 +110,16 @@ def test_limits_widen_where_the_models_differ(predict):
 
 
 def test_limits_hold_the_truth_where_authors_models_and_seeds_differ(predict):
-    """Of 60 draws of five models of three seeds; each has a reach of its own to tell facts."""
+    """Of 60 draws of nine models of two seeds; each has a reach of its own to tell facts."""
     truth = norm.cdf(np.random.default_rng(1).normal(1, 0.8, 10**6) / 2**0.5).mean()
     held = 0
     for seed in range(60):
         draw = np.random.default_rng(seed)
         of_author, of_model, of_seed = (
-            draw.normal(0, spread, n) for spread, n in ((0.5, 8), (0.53, 5), (0.33, 3))
+            draw.normal(0, spread, n) for spread, n in ((0.5, 8), (0.53, 9), (0.33, 2))
         )
         parts = []
-        for at, model in itertools.product(range(3), range(5)):
+        for at, model in itertools.product(range(2), range(9)):
             author = np.repeat(np.arange(8), 8)
             back = (draw.normal(size=64) > 0).astype(float)
             reach = 1 + of_author[author] + of_model[model] + of_seed[at]
@@ -171,12 +171,16 @@ def test_the_page_says_what_the_rows_say(predict):
     folder = ROOT / "benchmarks" / "predict"
     rows = predict.read([folder / f"{name}.csv" for name in ("real", "planted", "second")])
     page = (ROOT / "docs" / "evidence" / "foretell.md").read_text(encoding="utf-8")
-    real, embedded, gym, second = (
+    real, again, embedded, gym, second = (
         rows[rows["family"] == one]
-        for one in ("SmolLM2", "embedded family", "gym", "second family")
+        for one in ("SmolLM2", "SmolLM2, seed 1", "embedded family", "gym", "second family")
     )
+    both = pd.concat([real, again])
+    less = both[both["model"] != "rmu"]
     for part, outcome, scores in (
         (predict.silent(real), "retrained_T", ("uds", "aligned", "entity_prob", "rouge")),
+        *((predict.silent(again), one, predict.SCORES) for one in ("leak64", "nf4", "any")),
+        *((predict.silent(one), "retrained_T", predict.SCORES) for one in (again, both)),
         (predict.silent(embedded), "retrained_T", ("uds", "entity_prob")),
         (gym, "planted", ("uds", "entity_prob")),
         (predict.silent(second), "any", predict.SCORES),
@@ -186,17 +190,27 @@ def test_the_page_says_what_the_rows_say(predict):
             found = predict.cell(predict.area(part, score, outcome))
             assert "[" in found
             assert found in page, (score, outcome, found)
-    for outcome, rank in (("any", "0.81"), ("retrained_T", "0.58")):
+    for other, outcome, rank in (
+        *((second, "any", "0.81"), (second, "retrained_T", "0.58")),
+        *((again, "any", "0.89"), (again, "retrained_T", "0.89")),
+    ):
         areas = [
             [predict.area(predict.silent(part), one, outcome).value for one in predict.SCORES]
-            for part in (real, second)
+            for part in (real, other)
         ]
         assert f"{spearmanr(*areas).statistic:.2f}" == rank
         assert rank in page
-    for part in (real, second, real[real["model"] != "rmu"]):
+    for part in (real, second, real[real["model"] != "rmu"], less):
         lead = predict.lead(predict.silent(part), "uds", "retrained_T")
         assert lead.low < 0 < lead.high  # suggested, and not shown
         assert predict.cell(lead) in page
+    lead = predict.lead(predict.silent(both), "uds", "retrained_T")
+    assert lead.low > 0
+    assert f"{predict.cell(lead)} for retraining, counting authors, models and seeds" in page
+    assert not predict.contradicted(again)
+    for score in ("uds", "entity_prob"):
+        area = predict.cell(predict.area(predict.silent(both), score, "retrained_T"))
+        assert area in (ROOT / "docs" / "real_model.md").read_text(encoding="utf-8")
     quiet = real[~real["model"].isin(["simnpo", "idknll", "idk_top", "trigger"])]
     for part, score in ((real, "uds"), (real, "entity_prob"), (quiet, "uds")):
         assert predict.cell(predict.over_models(part, score, "retrained_T")) in page
@@ -204,3 +218,31 @@ def test_the_page_says_what_the_rows_say(predict):
     assert back["rmu"] > 0.5 > back["masked_top"] > back["absent"]
     (erased,) = predict.contradicted(real)  # by one sample of 64, as guessing does
     assert (erased["attack"], erased["facts"], erased["of"]) == ("leak64", [43], 47)
+
+
+def test_the_table_of_another_seed_says_what_the_rows_say(predict):
+    rows = predict.read([ROOT / "benchmarks" / "predict" / "real.csv"])
+    page = (ROOT / "docs" / "evidence" / "real-model.md").read_text(encoding="utf-8")
+    _, again = page.split("### Another seed of everything")
+    lines = {
+        line.split("`")[1]: [cell.strip() for cell in line.strip("|").split("|")]
+        for line in again.split("### What carries over")[0].splitlines()
+        if line.startswith("| `") and "missing" not in line
+    }
+    seed = rows[rows["seed"] == 1].assign(stratum=lambda one: one["model"])
+    assert set(lines) == set(seed["model"])
+    attacks = ("greedy", "prefix", "few_shot", "leak64", "nf4", "retrained_T")
+    columns = dict(zip(attacks, (7, 9, 10, 11, 12, 13), strict=True))
+    back = {one: predict.recovery(seed, one) for one in attacks}
+    first = rows[rows["seed"] == 0].groupby("model")["verdict"].first()
+    for name, cells in lines.items():
+        own = seed[seed["model"] == name]
+        assert float(cells[3].split()[0]) == pytest.approx(-own["uds"].mean(), abs=0.0051)
+        assert cells[-1] == own["verdict"].iloc[0].replace("_", " ")
+        for attack, at in columns.items():
+            assert float(cells[at]) == pytest.approx(back[attack][name], abs=0.0051)
+        if name in first:
+            assert own["verdict"].iloc[0] == first[name]
+        if name.startswith("sham_"):
+            assert 0 <= float(cells[3].split()[0]) <= 0.02
+            assert cells[2] == "92%"
