@@ -207,6 +207,12 @@ def test_the_page_says_what_the_rows_say(predict):
     lead = predict.lead(predict.silent(both), "uds", "retrained_T")
     assert lead.low > 0
     assert f"{predict.cell(lead)} for retraining, counting authors, models and seeds" in page
+    shams = both["model"].str.startswith("sham_")
+    shared = both["model"].isin(set(real["model"]) & set(again["model"]))
+    for part in (both[~shams], both[shared]):
+        found = predict.lead(predict.silent(part), "uds", "retrained_T")
+        assert found.low > 0
+        assert predict.cell(found) in page
     assert not predict.contradicted(again)
     for score in ("uds", "entity_prob"):
         area = predict.cell(predict.area(predict.silent(both), score, "retrained_T"))
