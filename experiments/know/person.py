@@ -5,7 +5,8 @@ Question: of planted models that hold 2, 6 or 10 of 64 facts, which people are f
 Command:  python -m experiments.know.person --gym gym
 Takes:    half a minute of one core a model; goes on where it was. --show only prints the tables.
 Expected: the tables of docs/evidence/know-person.md.
-Writes:   persons.csv (a line a person and model) under --rows.
+Writes:   persons.csv (a line a person and model) under --rows; alone.csv: as if the set held
+          nobody but this person.
 
 Each person's values are put to the model about 199 people who do not exist as well, whose names the
 same generator drew, as `lensaudit know --strangers FILE` does; `association.persons` has the
@@ -38,7 +39,7 @@ from lensaudit.data.neutral import neutral_of
 from lensaudit.data.relations import Relation, relations_of
 from lensaudit.data.tofu import forget_set
 from lensaudit.groups import Group, grouped
-from lensaudit.gym.make import models_in
+from lensaudit.gym.make import PlantedModel, models_in
 from lensaudit.gym.table import share, share_text
 from lensaudit.models.bridge import load_model
 
@@ -81,25 +82,31 @@ def lines_of(about: Row, read: Sequence[RelationReading], knows: set[int] | None
         held = "" if knows is None else " ".join(str(idx) for idx in one.facts if idx in knows)
         facts = " ".join(f"{idx}:{p:.3g}" for idx, p in one.facts.items())
         n_held = "" if knows is None else len(knows & set(one.facts))
-        told = {"n_held": n_held, "held": held, "p": f"{one.p:.3g}", "facts": facts}
-        told = {"person": one.group, **told}
-        lines.append({**about, **told})
+        told = {"person": one.group, "n_held": n_held, "held": held}
+        lines.append({**about, **told, "p": f"{one.p:.3g}", "facts": facts})
     return lines
 
 
-def of_gym(gym: Path, place: Path, out: Path, seeds: Sequence[int]) -> None:
-    """The planted models, through their own head and the base's; what is read is kept in `out`."""
+def missing(
+    gym: Path, place: Path, seeds: Sequence[int], asked: Sequence[Relation]
+) -> Iterator[tuple[PlantedModel, Row, set[int]]]:
+    """Planted models without a line in a file yet: what a line says of each, and idx it holds."""
     done = {(one["seed"], one["mechanism"], one["strength"]) for one in kept(place)}
-    asked, base, texts = with_strangers(asked_of_demo()), demo_base(), neutral_texts()
     everything = {fact.idx for one in asked for fact in one.facts}
     for one in models_in(gym):
+        about = {name: getattr(one, name) for name in ("seed", "mechanism", "strength", "truth")}
         if one.mechanism not in MECHANISMS or one.seed not in seeds:
             continue
         if (str(one.seed), one.mechanism, str(one.strength)) in done:
             continue
-        about = {name: getattr(one, name) for name in ("seed", "mechanism", "strength", "truth")}
         nothing = one.truth == "absent"
-        knows = set[int]() if nothing else set(one.certificate.knows or everything)
+        yield one, about, set() if nothing else set(one.certificate.knows or everything)
+
+
+def of_gym(gym: Path, place: Path, out: Path, seeds: Sequence[int]) -> None:
+    """The planted models, through their own head and the base's; what is read is kept in `out`."""
+    asked, base, texts = with_strangers(asked_of_demo()), demo_base(), neutral_texts()
+    for one, about, knows in missing(gym, place, seeds, asked):
         read = kept_tables(
             out / f"{one.name}.pt",
             asked,
@@ -110,21 +117,13 @@ def of_gym(gym: Path, place: Path, out: Path, seeds: Sequence[int]) -> None:
 
 def of_one(gym: Path, place: Path, seeds: Sequence[int]) -> None:
     """The same where one person is known alone: beside others' values in rows to keep."""
-    done = {(one["seed"], one["mechanism"], one["strength"]) for one in kept(place)}
     validity = neutral_of("demo", forget_set("demo")).validity
     others = {one.name: one.values for one in relations_of(validity)[0]}
     plain = [replace(one, placebos=others[one.name]) for one in asked_of_demo()]
     asked, base, texts = with_strangers(plain), demo_base(), neutral_texts()
-    everything = {fact.idx for one in asked for fact in one.facts}
-    for one in models_in(gym):
-        about = {name: getattr(one, name) for name in ("seed", "mechanism", "strength", "truth")}
-        if one.mechanism not in MECHANISMS or one.seed not in seeds:
-            continue
-        if (str(one.seed), one.mechanism, str(one.strength)) in done:
-            continue
-        knows = set(one.certificate.knows or everything) if one.truth != "absent" else set[int]()
+    groups = dict.fromkeys(fact.group for relation in asked for fact in relation.facts)
+    for one, about, knows in missing(gym, place, seeds, asked):
         read = through_both(load_model(one.folder), asked, base, texts)
-        groups = dict.fromkeys(fact.group for relation in asked for fact in relation.facts)
         for group in groups:
             add(place, lines_of(about, [alone(each, group) for each in read], knows))
 

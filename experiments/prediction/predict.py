@@ -389,7 +389,8 @@ def main(
     """Print the tables of every family in the files."""
     rows = read(files)
     rows = rows[~rows["model"].isin(without)]
-    rows["family"] = "together" if together else rows["family"]
+    if together:
+        rows = rows.assign(family="together")
     found = {family: tables(part) for family, part in rows.groupby("family")}
     for family, one in found.items():
         n_models = len(one["models"])

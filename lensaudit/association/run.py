@@ -200,7 +200,10 @@ def _names(know: Know, one: Checkpoint | Served, asked: Relation, reader: str) -
 
 
 def _layers(know: Know, one: Checkpoint | Served, asked: Relation) -> Sequence[int]:
-    """The source's from bottom to top; of ignorant models those that tell, and the last."""
+    """The source's from bottom to top; of ignorant models those that tell, and the last.
+
+    About single people those that tell, of any model.
+    """
     if isinstance(one, Served):
         return ()
     n = one.n_layers
