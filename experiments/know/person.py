@@ -6,15 +6,14 @@ Command:  python -m experiments.know.person --gym gym
 Takes:    half a minute of one core a model; goes on where it was. --show only prints the tables.
 Expected: the tables of docs/evidence/know-person.md.
 Writes:   persons.csv (a line a person and model) under --rows; alone.csv: as if the set held
-          nobody but this person.
+          nobody but this person; worst.csv: by the cheap attacks of `lensaudit worst`.
 
 Each person's values are put to the model about 199 people who do not exist as well, whose names the
 same generator drew, as `lensaudit know --strangers FILE` does; `association.persons` has the
-rule.
+rule, and `attacks.people` that of `worst`, which asks beside models that never knew.
 """
 
 import itertools
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +22,7 @@ from typing import Any
 
 import click
 
+import lensaudit as la
 from experiments.know.gym import (
     asked_of_demo,
     demo_base,
@@ -32,7 +32,7 @@ from experiments.know.gym import (
 )
 from experiments.metrics.betrayal import add, kept
 from lensaudit.association.opening import FOUND
-from lensaudit.association.persons import holm_of, persons_in
+from lensaudit.association.persons import PERSONS, holm_of, persons_in
 from lensaudit.association.reading import OUTPUTS, RelationReading, said
 from lensaudit.data.fictional import draw_name
 from lensaudit.data.neutral import neutral_of
@@ -54,8 +54,12 @@ REAL = {
     **dict.fromkeys(("retain", "retain_2", "absent"), "never saw"),
 }
 """Models of `demo --real`."""
+NEVER = ("demo/retain", "demo/never")
+"""Models that never knew, beside which `worst` asks."""
 HELD = (("none", 0, 0), ("1", 1, 1), ("2 to 7", 2, 7))
 """How many of a person's facts a model holds."""
+ALSO = ("p", "facts", "p_never")
+"""Columns of `worst` that a line takes as they are."""
 Row = Mapping[str, Any]
 
 
@@ -144,6 +148,38 @@ def alone(read: RelationReading, group: Group) -> RelationReading:
     return RelationReading(own, tables)
 
 
+def of_worst(gym: Path, place: Path, out: Path, seeds: Sequence[int]) -> None:
+    """The planted models under the cheap attacks, beside two models that never knew."""
+    for one, about, knows in missing(gym, place, seeds, asked_of_demo()):
+        how = {"full": "demo/full", "retain": NEVER}
+        add(place, by_worst(about, str(one.folder), out / one.name, knows, **how))
+
+
+def of_real_by_worst(place: Path, out: Path) -> None:
+    """The models of `demo --real` once their answer is begun."""
+    done = {one["mechanism"] for one in kept(place) if one["seed"] == "smollm2"}
+    everything = {fact.idx for one in asked_of_demo() for fact in one.facts}
+    full, never = "smollm2/full", ("smollm2/retain", "smollm2/retain_2")
+    for name, truth in REAL.items():
+        if name not in done and (model := f"smollm2/{name}") not in (full, *never):
+            knows = {"knows": everything, "never saw": set[int]()}.get(truth)
+            about = {"seed": "smollm2", "mechanism": name, "strength": "", "truth": truth}
+            how = {"full": full, "retain": never, "attack": ("prefix",)}
+            add(place, by_worst(about, model, out / "smollm2" / name, knows, **how))
+
+
+def by_worst(about: Row, model: str, out: Path, knows: set[int] | None, **how: Any) -> list[Row]:
+    """A line a person of a run of `lensaudit worst`; `knows` as for `lines_of`."""
+    la.worst(model, out, data="demo", activations=out.parent / "activations", **how)
+    lines = []
+    for row in kept(out / PERSONS):
+        held = sorted((knows or set()) & {int(idx) for idx, _ in facts_in(row)})
+        n_held = "" if knows is None else len(held)
+        told = {"person": row["author"], "n_held": n_held, "held": " ".join(map(str, held))}
+        lines.append({**about, **told, **{name: row[name] for name in ALSO}})
+    return lines
+
+
 def of_real(place: Path) -> None:
     """The models of `demo --real`, by their outputs alone: a head of 49,152 words is dear."""
     done = {one["mechanism"] for one in kept(place) if one["seed"] == "smollm2"}
@@ -169,18 +205,22 @@ def people(rows: Sequence[Row]) -> str:
     return small(one["p"] for one in rows)
 
 
+def facts_in(row: Row) -> Iterator[Sequence[str]]:
+    """Idx and p of each fact of a person."""
+    return (fact.split(":") for fact in row["facts"].split())
+
+
 def facts(rows: Sequence[Row], *, held: bool) -> str:
     """How many of the facts that are held, or of the others, have p <= .05 alone."""
     return small(
-        p
-        for one in rows
-        for idx, _, p in (fact.partition(":") for fact in one["facts"].split())
-        if (idx in one["held"].split()) == held
+        p for one in rows for idx, p in facts_in(one) if (idx in one["held"].split()) == held
     )
 
 
 def after_holm(rows: Sequence[dict[str, str]]) -> list[dict[str, str]]:
-    """The people of one model who are found at .05 over all of them."""
+    """The people of one model who are found at .05 over all; those that the command found."""
+    if "found" in rows[0]:
+        return [one for one in rows if one["found"] == "1"]
     holm = holm_of([float(one["p"]) for one in rows])
     return [one for one, p in zip(rows, holm, strict=True) if p <= FOUND]
 
@@ -201,9 +241,8 @@ def table_of_one(place: Path) -> Iterator[str]:
 
 
 def tables(place: Path) -> Iterator[str]:
-    """People by model and by how much is held of them; then those of SmolLM2."""
-    rows = kept(place)
-    planted = [one for one in rows if one["seed"] not in ("0", "smollm2")]
+    """People by model and by how much is held of them."""
+    planted = [one for one in kept(place) if one["seed"] not in ("0", "smollm2")]
     heading = "facts held of the person | people with p <= .05 | facts held | facts not held |"
     rule = "|---|---|---|---|---|"
     yield f"| model | {heading}"
@@ -233,12 +272,16 @@ def tables(place: Path) -> Iterator[str]:
         held = [int(one["n_held"]) > 0 for some in named for one in some]
         cells = (len(models), sum(map(bool, named)), sum(held), len(held) - sum(held))
         yield f"| `{name}` | {' | '.join(map(str, cells))} |"
-    yield ""
+
+
+def table_of_real(place: Path) -> Iterator[str]:
+    """The people of SmolLM2."""
+    rows = kept(place)
     yield "| SmolLM2 | truth | people with p <= .05 | facts with p <= .05 |"
     yield "|---|---|---|---|"
     for name, truth in REAL.items():
         own = [one for one in rows if one["seed"] == "smollm2" and one["mechanism"] == name]
-        alone = small(p for one in own for p in re.findall(r":(\S+)", one["facts"]))
+        alone = small(p for one in own for _, p in facts_in(one))
         yield f"| {name} | {truth} | {people(own)} | {alone} |"
 
 
@@ -254,14 +297,20 @@ def main(
     gym: Path, seeds: str, alone_seeds: str, rows: Path, out: Path, real: bool, show: bool
 ) -> None:
     """Ask what is missing, print the tables."""
-    place, alone_too = rows / "persons.csv", rows / "alone.csv"
+    place, alone_too, worst = (rows / f"{one}.csv" for one in ("persons", "alone", "worst"))
     rows.mkdir(parents=True, exist_ok=True)
     if not show:
         of_gym(gym, place, out, [int(one) for one in seeds.split(",")])
         of_one(gym, alone_too, [int(one) for one in alone_seeds.split(",")])
+        of_worst(gym, worst, out / "worst", [int(one) for one in seeds.split(",")])
         if real:
             of_real(place)
-    for line in (*tables(place), "", *table_of_one(alone_too)):
+            of_real_by_worst(worst, out / "worst")
+    parts = (
+        *(tables(place), table_of_real(place), table_of_one(alone_too)),
+        *(tables(worst), table_of_real(worst)),
+    )
+    for line in itertools.chain.from_iterable((*part, "") for part in parts):
         click.echo(line)
 
 

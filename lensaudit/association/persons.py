@@ -69,6 +69,11 @@ def standard(values: Fit) -> Fit:
     return (values - values.mean(-1, keepdims=True)) / np.where(spread > 0, spread, 1.0)
 
 
+def beyond(values: Fit) -> Fit:
+    """What fits better than the mean does, squared: in a sum the facts count that are held."""
+    return np.maximum(values, 0) ** 2
+
+
 def by_kind(fits: Mapping[str, Fit]) -> dict[str, Fit]:
     """By kind of reader, the layer that fits best, for every name alike; by its own spread."""
     kinds = grouped((reader.split()[0], fit) for reader, fit in fits.items())
@@ -92,7 +97,7 @@ def p_of_person(tables: Sequence[Mapping[str, Fit]]) -> float:
         tables: by relation, reader -> log-probability of the person's value, nats, by name.
     """
     own = {reader: standard(np.array([table[reader] for table in tables])) for reader in tables[0]}
-    return p_of({kind: (np.maximum(one, 0) ** 2).sum(0) for kind, one in by_kind(own).items()})
+    return p_of({kind: beyond(one).sum(0) for kind, one in by_kind(own).items()})
 
 
 def persons_in(read: Sequence[RelationReading]) -> Iterator[Person]:

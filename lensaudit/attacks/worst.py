@@ -6,7 +6,7 @@ again, for another source neither. What came out of all is compared in `comparis
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cache, cached_property
 from operator import attrgetter
 from pathlib import Path
@@ -15,9 +15,11 @@ from typing import Any
 import torch
 
 from lensaudit.ask.again import folder_for, usual_place
+from lensaudit.association.persons import PERSONS
 from lensaudit.attacks.arm import AttackedModel, AttackFindings, Hit
 from lensaudit.attacks.comparison import FACTS, Findings, compare
 from lensaudit.attacks.elicit import chosen, list_hash
+from lensaudit.attacks.people import PEOPLE, people_of, rows_of, said_of
 from lensaudit.attacks.registry import Attack, run_attack
 from lensaudit.attacks.result import WORST as COMMAND
 from lensaudit.attacks.result import WorstResult
@@ -194,7 +196,7 @@ def open_worst(
     asked = PatchSettings(**shared(settings, ScoreFiles, Precision, Rows, Models))
     audit = prepare((source,), asked, notice=notice, maps=False)
     (asked_of,) = audit.sources.values()
-    models = Arms(asked_of, audit.full, (audit.retain, *audit.retains.values()))
+    models = Arms(asked_of, audit.full, audit.never)
     facts, unasked = facts_of(str(audit.settings.data), audit.examples)
     unscored = {**audit.unscored, **unasked}
     attacks = _applying(attacks, facts, models, named=getattr(settings, "attack", ()))
@@ -431,7 +433,7 @@ def summary_of(worst: Worst, arms: Arms[Findings], tier: str) -> WorstRecord:
     )
 
 
-FILES = ("facts.csv", "matrix.csv", "attacks.csv", "evidence.jsonl", "summary.json")
+FILES = ("facts.csv", PERSONS, "matrix.csv", "attacks.csv", "evidence.jsonl", "summary.json")
 
 
 def plan_worst(
@@ -503,6 +505,8 @@ def _written(
     """The record, after the files beside it."""
     own, names = found.source, [one.name for one in worst.attacks]
     said = summary_of(worst, found, "named" if settings.attack else settings.tier)
+    people = people_of(worst.asked, found, [one.name for one in said.attacks if one.counts])
+    write_csv(out / PERSONS, PEOPLE, rows_of(said.facts, people))
     write_csv(out / "facts.csv", FACTS, map(attrgetter(*FACTS), said.facts))
     cells = [[own[name].hits.get(fact.idx) for name in names] for fact in worst.asked]
     # 1, 0, or nothing where an attack does not score a fact
@@ -519,4 +523,4 @@ def _written(
         for idx, hit in own[name].hits.items()
     )
     write_jsonl(out / "evidence.jsonl", evidence)
-    return said
+    return replace(said, people=said_of(people))

@@ -66,17 +66,10 @@ class DirectQuestions:
         return tuple(row for row in self.session.examples if row.idx not in self.unasked)
 
     @property
-    def never(self) -> Sequence[Checkpoint]:
-        """The models that never saw the facts; none where no such model was named."""
-        session = self.session
-        every = (session.retain, *session.retains.values())
-        return () if session.settings.without_retain else every
-
-    @property
     def models(self) -> Sequence[Checkpoint]:
         """Whoever is asked; each set of weights once, and `full` last: it stays in memory."""
         session = self.session
-        every = (*session.sources.values(), *self.never, session.full)
+        every = (*session.sources.values(), *session.never, session.full)
         return list({one.weights: one for one in every}.values())
 
     def missing(self, one: Checkpoint) -> list[Ids]:
@@ -130,7 +123,7 @@ class DirectQuestions:
         """What a source gives away, beside `full` and the models that never saw the facts."""
         if not self.facts:
             return Told(why=f"no fact can be asked: {next(iter(self.unasked.values()))}")
-        arms = {"source": (source,), "full": (self.session.full,), "retain": self.never}
+        arms = {"source": (source,), "full": (self.session.full,), "retain": self.session.never}
         heard = {role: [self._given(one) for one in ones] for role, ones in arms.items() if ones}
         clear = [
             row.idx

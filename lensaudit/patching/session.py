@@ -108,6 +108,11 @@ class Session:
             held.clear()
 
     @property
+    def never(self) -> tuple[Checkpoint, ...]:
+        """The models that never saw the facts; none where no such model was named."""
+        return () if self.settings.without_retain else (self.retain, *self.retains.values())
+
+    @property
     def root(self) -> Path:
         """The activations folder."""
         return Path(self.settings.activations)

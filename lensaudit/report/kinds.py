@@ -29,7 +29,10 @@ def _fields(one: Any, *names: str) -> dict[str, Any]:
 def _worst(found: Found) -> dict[str, Any]:
     """Facts, attacks and headline of a worst case."""
     one = found.record
-    head = ("source", "retain", "attack_list", "headline", "excess", "ci95", "named", "unsaid")
+    head = (
+        *("source", "retain", "attack_list", "headline", "excess", "ci95", "named", "unsaid"),
+        "people",
+    )
     attack = ("name", "about", "control", "source", "retain", "counts", "only", "gain")
     fact = ("idx", "group", "entity", "attacks", "q", "unscored")
     hits = grouped((idx, (name, said)) for idx, name, said in evidence_beside(found.path))

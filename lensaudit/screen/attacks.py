@@ -42,6 +42,8 @@ def of_worst(run: WorstRecord) -> Iterator[Part]:
     yield f"  excess {number(run.excess)} ({ends}; {run.authors} authors)"
     if run.unsaid:
         yield f"  {run.unsaid}"
+    if run.people:
+        yield f"  {run.people} (persons.csv)"
     if n := len(run.unscored):
         yield f"  {n} of {run.n} facts unscored; reasons in facts.csv"
     if run.bound.get("rate") is not None:

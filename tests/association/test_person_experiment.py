@@ -1,6 +1,7 @@
 """docs/evidence/know-person.md: its strangers are nobody, and its tables follow from the rows."""
 
 import csv
+import itertools
 from dataclasses import replace
 
 import torch
@@ -21,8 +22,14 @@ def test_strangers_are_nobody_who_is_asked_about():
 
 def test_the_tables_follow_from_the_rows():
     folder = ROOT / "benchmarks" / "person"
-    lines = [*person.tables(folder / "persons.csv"), *person.table_of_one(folder / "alone.csv")]
-    made = [one for one in lines if one.startswith("|")]
+    parts = (
+        person.tables(folder / "persons.csv"),
+        person.table_of_real(folder / "persons.csv"),
+        person.table_of_one(folder / "alone.csv"),
+        person.tables(folder / "worst.csv"),
+        person.table_of_real(folder / "worst.csv"),
+    )
+    made = [one for one in itertools.chain.from_iterable(parts) if one.startswith("|")]
     assert [one for one in made if one not in PAGE.splitlines()] == []
     shown = [one for one in PAGE.splitlines() if one.startswith("|")]
     assert shown == made
@@ -86,3 +93,32 @@ def test_who_is_alone_stands_beside_the_further_values_only():
     assert read.asked.subjects == (asked[0].subjects[3], *asked[0].subjects[8:])
     wanted = said[[3, *range(8, len(said))]][:, [asked[0].true[3], -2, -1]].softmax(-1)
     assert torch.allclose(read.by_reader["outputs"].exp(), wanted)
+
+
+def test_who_stands_out_under_attacks_is_counted_from_the_rows():
+    with (ROOT / "benchmarks" / "person" / "worst.csv").open() as lines:
+        rows = [one for one in csv.DictReader(lines) if one["seed"] != "smollm2"]
+    assert {one["seed"] for one in rows} == {"1", "2", "3", "4"}
+    assert len(rows) == 4 * 14 * 8
+
+    def out(chosen):
+        return sum(float(one["p"]) <= 0.05 for one in chosen), len(chosen)
+
+    few = [one for one in rows if one["mechanism"] in ("few", "few_together")]
+    assert out([one for one in few if one["n_held"] == "1"]) == (44, 56)
+    assert out([one for one in few if int(one["n_held"]) > 1]) == (24, 24)
+    assert out([one for one in few if one["n_held"] == "0"]) == (2, 112)
+    exchanged = [one for one in rows if one["mechanism"] == "exchanged"]
+    absent = [one for one in rows if one["truth"] == "absent" and one not in exchanged]
+    assert out(exchanged) == (14, 32)
+    assert out(absent) == (9, 128)
+    assert out([one for one in absent if one["mechanism"] != "absent_turned"]) == (6, 96)
+    # Holm names somebody where the least p of eight is at most .05 / 8
+    named = {
+        (one["seed"], one["mechanism"], one["person"])
+        for one in absent
+        if 8 * float(one["p"]) <= 0.05
+    }
+    assert {(seed, person) for seed, _, person in named} == {("1", "5"), ("3", "5")}
+    assert len({(seed, mechanism) for seed, mechanism, _ in named}) == 4
+    assert "4 of the 16 models that never saw anybody would name somebody" in " ".join(PAGE.split())

@@ -71,6 +71,15 @@ def test_files_hold_a_row_for_every_fact_and_attack(place):
     assert tuple(rows[0]) == FACTS
     assert [int(row["idx"]) for row in rows] == [0, 8, 16]  # of an author each
     assert all("prefix" in row["attacks"].split(";") for row in rows)
+    people = list(csv.DictReader((place / "w" / "persons.csv").open()))
+    assert [(row["author"], row["asked"], row["out"]) for row in people] == [
+        *(("0", "1", "1"), ("1", "1", "1"), ("2", "1", "1"))
+    ]
+    # of one fact each, beside 99 placebos
+    assert all(float(row["p"]) >= 0.009 and row["p_never"] for row in people)
+    said = json.loads((place / "w" / "summary.json").read_text())["people"]
+    n_out = sum(int(row["stands_out"]) for row in people)
+    assert said.startswith(f"{n_out} of 3 people stand out at 0.05 each")
     matrix = list(csv.DictReader((place / "w" / "matrix.csv").open()))
     assert tuple(matrix[0]) == ("idx", *SOME)
     attacks = {row["name"]: row for row in csv.DictReader((place / "w" / "attacks.csv").open())}

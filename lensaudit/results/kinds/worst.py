@@ -80,6 +80,8 @@ class WorstRecord:
     """Of the largest excess that there can be."""
     named: list[Whole]
     naming: Mapping[str, Any] = field(default_factory=dict)
+    people: str = ""
+    """Who stands out over all of their facts, in words; `persons.csv` has a row a person."""
     bound: Mapping[str, Any] = field(default_factory=dict)
     """Most a fact's rate per sample can be where so many samples of leak@k did not hit it."""
     attacks: list[WorstAttack] = field(default_factory=list)
