@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 from scipy.stats import norm, spearmanr
 from sklearn.metrics import roc_auc_score
+from support.pages import page
 
 ROOT = Path(__file__).parents[2]
 
@@ -167,20 +168,29 @@ def test_calibration_counts_facts_by_fifths_of_the_depth(predict):
     assert bins[-1].share.value == 1
 
 
-def test_the_page_says_what_the_rows_say(predict):
+@pytest.fixture(scope="module")
+def told(predict):
+    """The rows of the published files, by family, and the page that tells of them."""
     folder = ROOT / "benchmarks" / "predict"
     rows = predict.read([folder / f"{name}.csv" for name in ("real", "planted", "second")])
-    page = (ROOT / "docs" / "evidence" / "foretell.md").read_text(encoding="utf-8")
-    real, again, embedded, gym, second = (
-        rows[rows["family"] == one]
-        for one in ("SmolLM2", "SmolLM2, seed 1", "embedded family", "gym", "second family")
-    )
-    both = pd.concat([real, again])
-    less = both[both["model"] != "rmu"]
+    return dict([*rows.groupby("family")]), page("evidence/foretell")
+
+
+SEEDS = ("SmolLM2", "SmolLM2, seed 1", "SmolLM2, seed 2")
+
+
+def test_the_page_says_what_the_rows_say(predict, told):
+    rows, page = told
+    real, again, third = (rows[one] for one in SEEDS)
+    embedded, gym, second = (rows[one] for one in ("embedded family", "gym", "second family"))
+    every = pd.concat([real, again, third])
     for part, outcome, scores in (
         (predict.silent(real), "retrained_T", ("uds", "aligned", "entity_prob", "rouge")),
-        *((predict.silent(again), one, predict.SCORES) for one in ("leak64", "nf4", "any")),
-        *((predict.silent(one), "retrained_T", predict.SCORES) for one in (again, both)),
+        *(
+            (predict.silent(one), outcome, predict.SCORES)
+            for one in (again, third, every)
+            for outcome in ("leak64", "nf4", "retrained_T", "any")
+        ),
         (predict.silent(embedded), "retrained_T", ("uds", "entity_prob")),
         (gym, "planted", ("uds", "entity_prob")),
         (predict.silent(second), "any", predict.SCORES),
@@ -190,32 +200,23 @@ def test_the_page_says_what_the_rows_say(predict):
             found = predict.cell(predict.area(part, score, outcome))
             assert "[" in found
             assert found in page, (score, outcome, found)
-    for other, outcome, rank in (
-        *((second, "any", "0.81"), (second, "retrained_T", "0.58")),
-        *((again, "any", "0.89"), (again, "retrained_T", "0.89")),
+
+    def areas(part, outcome):
+        quiet = predict.silent(part)
+        return [predict.area(quiet, one, outcome).value for one in predict.SCORES]
+
+    for one, other, outcome, rank in (
+        *((real, second, "any", "0.81"), (real, second, "retrained_T", "0.58")),
+        *((real, again, "any", "0.89"), (real, again, "retrained_T", "0.89")),
+        *((again, third, "any", "0.81"), (again, third, "retrained_T", "0.71")),
     ):
-        areas = [
-            [predict.area(predict.silent(part), one, outcome).value for one in predict.SCORES]
-            for part in (real, other)
-        ]
-        assert f"{spearmanr(*areas).statistic:.2f}" == rank
+        found = spearmanr(areas(one, outcome), areas(other, outcome)).statistic
+        assert f"{found:.2f}" == rank
         assert rank in page
-    for part in (real, second, real[real["model"] != "rmu"], less):
-        lead = predict.lead(predict.silent(part), "uds", "retrained_T")
-        assert lead.low < 0 < lead.high  # suggested, and not shown
-        assert predict.cell(lead) in page
-    lead = predict.lead(predict.silent(both), "uds", "retrained_T")
-    assert lead.low > 0
-    assert f"{predict.cell(lead)} for retraining, counting authors, models and seeds" in page
-    shams = both["model"].str.startswith("sham_")
-    shared = both["model"].isin(set(real["model"]) & set(again["model"]))
-    for part in (both[~shams], both[shared]):
-        found = predict.lead(predict.silent(part), "uds", "retrained_T")
-        assert found.low > 0
-        assert predict.cell(found) in page
+    assert not predict.contradicted(third)
     assert not predict.contradicted(again)
     for score in ("uds", "entity_prob"):
-        area = predict.cell(predict.area(predict.silent(both), score, "retrained_T"))
+        area = predict.cell(predict.area(predict.silent(every), score, "retrained_T"))
         assert area in (ROOT / "docs" / "real_model.md").read_text(encoding="utf-8")
     quiet = real[~real["model"].isin(["simnpo", "idknll", "idk_top", "trigger"])]
     for part, score in ((real, "uds"), (real, "entity_prob"), (quiet, "uds")):
@@ -226,16 +227,43 @@ def test_the_page_says_what_the_rows_say(predict):
     assert (erased["attack"], erased["facts"], erased["of"]) == ("leak64", [43], 47)
 
 
-def test_the_table_of_another_seed_says_what_the_rows_say(predict):
+def test_the_lead_of_depth_is_as_sure_as_the_page_says(predict, told):
+    rows, page = told
+    real, again, third = (rows[one] for one in SEEDS)
+    second, every = rows["second family"], pd.concat([real, again, third])
+    less = every[every["model"] != "rmu"]
+    shams = every["model"].str.startswith("sham_")
+    shared = set.intersection(*(set(one["model"]) for one in (real, again, third)))
+    same = every["model"].isin(shared)
+    for part in (real, third, second, real[real["model"] != "rmu"], every[~shams], every[same]):
+        lead = predict.lead(predict.silent(part), "uds", "retrained_T")
+        assert lead.low < 0 < lead.high  # suggested, and not shown
+        assert predict.cell(lead) in page
+    for outcome in ("retrained_T", "any"):
+        lead = predict.lead(predict.silent(less), "uds", outcome)
+        assert lead.low < 0 < lead.high
+        assert predict.cell(lead).replace("0.", ".") in page.split("**Its limits.**")[0]
+    lead = predict.lead(predict.silent(every), "uds", "retrained_T")
+    assert lead.low < 0
+    assert f"{predict.cell(lead)} counting authors, models and seeds" in page
+    assert predict.cell(lead).partition(" ")[0] in (ROOT / "docs" / "real_model.md").read_text()
+    for part, outcome in ((pd.concat([real, again]), "retrained_T"), (every, "any")):
+        lead = predict.lead(predict.silent(part), "uds", outcome)
+        assert lead.low > 0
+        assert predict.cell(lead) in page
+
+
+@pytest.mark.parametrize("at", [1, 2])
+def test_the_table_of_another_seed_says_what_the_rows_say(predict, at):
     rows = predict.read([ROOT / "benchmarks" / "predict" / "real.csv"])
     page = (ROOT / "docs" / "evidence" / "real-model.md").read_text(encoding="utf-8")
-    _, again = page.split("### Another seed of everything")
+    again = page.split(f"#### Seed {at}\n")[1].split("#### Seed")[0]
     lines = {
         line.split("`")[1]: [cell.strip() for cell in line.strip("|").split("|")]
         for line in again.split("### What carries over")[0].splitlines()
         if line.startswith("| `") and "missing" not in line
     }
-    seed = rows[rows["seed"] == 1].assign(stratum=lambda one: one["model"])
+    seed = rows[rows["seed"] == at].assign(stratum=lambda one: one["model"])
     assert set(lines) == set(seed["model"])
     attacks = ("greedy", "prefix", "few_shot", "leak64", "nf4", "retrained_T")
     columns = dict(zip(attacks, (7, 9, 10, 11, 12, 13), strict=True))
@@ -245,8 +273,8 @@ def test_the_table_of_another_seed_says_what_the_rows_say(predict):
         own = seed[seed["model"] == name]
         assert float(cells[3].split()[0]) == pytest.approx(-own["uds"].mean(), abs=0.0051)
         assert cells[-1] == own["verdict"].iloc[0].replace("_", " ")
-        for attack, at in columns.items():
-            assert float(cells[at]) == pytest.approx(back[attack][name], abs=0.0051)
+        for attack, column in columns.items():
+            assert float(cells[column]) == pytest.approx(back[attack][name], abs=0.0051)
         if name in first:
             assert own["verdict"].iloc[0] == first[name]
         if name.startswith("sham_"):
