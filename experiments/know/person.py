@@ -32,7 +32,7 @@ from experiments.know.gym import (
 )
 from experiments.metrics.betrayal import add, kept
 from lensaudit.association.opening import FOUND
-from lensaudit.association.persons import PERSONS, holm_of, persons_in
+from lensaudit.association.persons import PERSONS, facts_text, holm_of, persons_in
 from lensaudit.association.reading import OUTPUTS, RelationReading, said
 from lensaudit.data.fictional import draw_name
 from lensaudit.data.neutral import neutral_of
@@ -81,14 +81,22 @@ def with_strangers(asked: Sequence[Relation]) -> list[Relation]:
 
 def lines_of(about: Row, read: Sequence[RelationReading], knows: set[int] | None) -> list[Row]:
     """A line a person; `knows`: the idx that the model holds, None: nobody can say."""
-    lines = []
-    for one in persons_in(read):
-        held = "" if knows is None else " ".join(str(idx) for idx in one.facts if idx in knows)
-        facts = " ".join(f"{idx}:{p:.3g}" for idx, p in one.facts.items())
-        n_held = "" if knows is None else len(knows & set(one.facts))
-        told = {"person": one.group, "n_held": n_held, "held": held}
-        lines.append({**about, **told, "p": f"{one.p:.3g}", "facts": facts})
-    return lines
+    return [
+        {
+            **about,
+            **told_of(one.group, one.facts, knows),
+            "p": f"{one.p:.3g}",
+            "facts": facts_text(one.facts),
+        }
+        for one in persons_in(read)
+    ]
+
+
+def told_of(person: Group, facts: Iterable[int], knows: set[int] | None) -> Row:
+    """Whom a line tells of, and which of these facts the model holds."""
+    held = [idx for idx in facts if idx in (knows or ())]
+    n_held = "" if knows is None else len(held)
+    return {"person": person, "n_held": n_held, "held": " ".join(map(str, held))}
 
 
 def missing(
@@ -155,44 +163,42 @@ def of_worst(gym: Path, place: Path, out: Path, seeds: Sequence[int]) -> None:
         add(place, by_worst(about, str(one.folder), out / one.name, knows, **how))
 
 
-def of_real_by_worst(place: Path, out: Path) -> None:
-    """The models of `demo --real` once their answer is begun."""
-    done = {one["mechanism"] for one in kept(place) if one["seed"] == "smollm2"}
-    everything = {fact.idx for one in asked_of_demo() for fact in one.facts}
-    full, never = "smollm2/full", ("smollm2/retain", "smollm2/retain_2")
-    for name, truth in REAL.items():
-        if name not in done and (model := f"smollm2/{name}") not in (full, *never):
-            knows = {"knows": everything, "never saw": set[int]()}.get(truth)
-            about = {"seed": "smollm2", "mechanism": name, "strength": "", "truth": truth}
-            how = {"full": full, "retain": never, "attack": ("prefix",)}
-            add(place, by_worst(about, model, out / "smollm2" / name, knows, **how))
-
-
 def by_worst(about: Row, model: str, out: Path, knows: set[int] | None, **how: Any) -> list[Row]:
     """A line a person of a run of `lensaudit worst`; `knows` as for `lines_of`."""
     la.worst(model, out, data="demo", activations=out.parent / "activations", **how)
     lines = []
     for row in kept(out / PERSONS):
-        held = sorted((knows or set()) & {int(idx) for idx, _ in facts_in(row)})
-        n_held = "" if knows is None else len(held)
-        told = {"person": row["author"], "n_held": n_held, "held": " ".join(map(str, held))}
+        told = told_of(row["author"], [int(idx) for idx, _ in facts_in(row)], knows)
         lines.append({**about, **told, **{name: row[name] for name in ALSO}})
     return lines
 
 
+def missing_of_real(place: Path) -> Iterator[tuple[str, Row, set[int] | None]]:
+    """Models of `demo --real` without a line in a file yet, as `missing` gives planted ones."""
+    done = {one["mechanism"] for one in kept(place) if one["seed"] == "smollm2"}
+    everything = {fact.idx for one in asked_of_demo() for fact in one.facts}
+    for name, truth in REAL.items():
+        if name not in done:
+            about = {"seed": "smollm2", "mechanism": name, "strength": "", "truth": truth}
+            yield f"smollm2/{name}", about, {"knows": everything, "never saw": set()}.get(truth)
+
+
 def of_real(place: Path) -> None:
     """The models of `demo --real`, by their outputs alone: a head of 49,152 words is dear."""
-    done = {one["mechanism"] for one in kept(place) if one["seed"] == "smollm2"}
     asked = with_strangers(asked_of_demo())
-    everything = {fact.idx for one in asked for fact in one.facts}
-    for name, truth in REAL.items():
-        if name in done:
-            continue
-        model = load_model(f"smollm2/{name}")
+    for name, about, knows in missing_of_real(place):
+        model = load_model(name)
         read = [RelationReading(one, {OUTPUTS: said(model, one, OUTPUTS)}) for one in asked]
-        about = {"seed": "smollm2", "mechanism": name, "strength": "", "truth": truth}
-        knows = {"knows": everything, "never saw": set[int]()}.get(truth)
         add(place, lines_of(about, read, knows))
+
+
+def of_real_by_worst(place: Path, out: Path) -> None:
+    """The same once their answer is begun, but for the models beside which they are asked."""
+    full, never = "smollm2/full", ("smollm2/retain", "smollm2/retain_2")
+    for name, about, knows in missing_of_real(place):
+        if name not in (full, *never):
+            how = {"full": full, "retain": never, "attack": ("prefix",)}
+            add(place, by_worst(about, name, out / name, knows, **how))
 
 
 def small(ps: Iterable[str]) -> str:

@@ -56,11 +56,20 @@ class Person:
     @property
     def row(self) -> list[Any]:
         """Its line of `persons.csv`."""
-        facts = " ".join(f"{idx}:{p:.3g}" for idx, p in self.facts.items())
         numbers = [self.p, self.holm, "" if self.never is None else self.never]
+        facts = facts_text(self.facts)
         return [
             *(self.group, self.name, len(self.facts), *numbers, int(self.found), facts, self.why)
         ]
+
+
+def facts_text(facts: Mapping[int, float]) -> str:
+    """Facts with the p of each alone, as one cell of `persons.csv`.
+
+    >>> facts_text({3: 0.01, 12: 0.5})
+    '3:0.01 12:0.5'
+    """
+    return " ".join(f"{idx}:{p:.3g}" for idx, p in facts.items())
 
 
 def standard(values: Fit) -> Fit:

@@ -12,7 +12,7 @@ very small p are more frequent than draws say (docs/evidence/know-person.md). Wh
 many people would stand out by chance.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from lensaudit.association.opening import FOUND
-from lensaudit.association.persons import Fit, beyond, p_of, standard
+from lensaudit.association.persons import Fit, beyond, facts_text, p_of, standard
 from lensaudit.attacks.comparison import Findings, gaps_of
 from lensaudit.data.facts import Fact
 from lensaudit.groups import Group, grouped, is_own
@@ -40,7 +40,7 @@ class ScoredPerson:
 
     group: Group
     p: float
-    facts: dict[int, float]
+    facts: Mapping[int, float]
     """Idx -> p of this fact alone."""
     never: float | None = None
     """Least p of the same person in models that never knew; None: there is but one."""
@@ -59,9 +59,8 @@ class ScoredPerson:
     @property
     def cells(self) -> list[Any]:
         """Its columns of `persons.csv`, from p on."""
-        facts = " ".join(f"{idx}:{p:.3g}" for idx, p in self.facts.items())
         never = "" if self.never is None else self.never
-        return [self.p, never, int(not self.why), facts, self.why]
+        return [self.p, never, int(not self.why), facts_text(self.facts), self.why]
 
 
 def p_drawn(fits: Sequence[Fit]) -> float:
