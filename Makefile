@@ -34,7 +34,7 @@ cpu-torch:                ## before the others, on Linux without a GPU: the CPU 
 	$(BIN)/uv pip install -q -p $(VENV) --torch-backend cpu $$(grep ^torch== constraints.txt)
 
 demo: $(READY)            ## audit the embedded model family
-	$(BIN)/lensaudit demo
+	env -u OMP_NUM_THREADS $(BIN)/lensaudit demo
 
 test: style               ## style, import directions, types and the test suite
 	$(MAKE) -j2 types suite

@@ -1,7 +1,12 @@
 """The demo: every unlearned model of an embedded family, audited."""
 
-from collections.abc import Callable, Sequence
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lensaudit.ask.again import Asked, once
 from lensaudit.association.calls import WHO_HAS_WHAT
@@ -15,8 +20,11 @@ from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import Notice, Tell, unheard
 from lensaudit.results.manifest import MANIFEST
 from lensaudit.results.owner import check_free, folders_for
-from lensaudit.settings import Place, activations_folder
+from lensaudit.settings import Place, activations_folder, several
 from lensaudit.text import slug
+
+if TYPE_CHECKING:
+    from lensaudit.auditing.measuring import Steps
 
 ANSWERS = "forget_Q_A_ROUGE"
 """Of what a model answers when it is asked: ROUGE-L recall of the true answer."""
@@ -73,15 +81,14 @@ def demo_into(
         if real:
             peft_for("demo --real")
             fetch(FETCHED[0].partition("/")[0], notice=tell)
+        how = EvaluateSettings(metrics=(ANSWERS,))
+        evaluations = [(name, how, place) for name, place in answers.items()]
         with opened_once():
-            how = EvaluateSettings(metrics=(ANSWERS,))
-            steps = Steps(
-                know={name: WHO_HAS_WHAT.open(name, asked, retains) for name in names},
-                patch=asked,
-                evaluations=[(name, how, place) for name, place in answers.items()],
-            )
+            said, depth = _said(names, asked, evaluations), Steps(patch=asked)
             opened()
-            measure(names, steps, folder, depths_in=folder, notice=tell, progress=progress)
+            with _ahead(_say, names, asked, evaluations, folder):
+                measure(names, depth, folder, depths_in=folder, notice=tell, progress=progress)
+            measure(names, said, folder, notice=tell, progress=progress)
         return read([])
 
     places = [*depths.values(), *known.values(), *answers.values()]
@@ -93,3 +100,66 @@ def demo_into(
         notice=notice,
         says=False,
     )
+
+
+Evaluations = Sequence[tuple[str, EvaluateSettings, Path]]
+
+
+def _said(names: Sequence[str], asked: PatchSettings, evaluations: Evaluations) -> "Steps":
+    """What is measured beside depth: who has what, and what is answered."""
+    from lensaudit.auditing.measuring import Steps
+
+    know = {name: WHO_HAS_WHAT.open(name, asked, several(asked.retain)) for name in names}
+    return Steps(know=know, evaluations=evaluations)
+
+
+def _say(
+    names: Sequence[str], asked: PatchSettings, evaluations: Evaluations, folder: Path
+) -> None:
+    """Measure all that stands beside depth, and ask what depth asks: of the last model first."""
+    from lensaudit.auditing.measuring import measure
+    from lensaudit.models.bridge import opened_once
+    from lensaudit.patching.asking import DirectQuestions
+    from lensaudit.patching.prepare import prepare
+
+    with opened_once():
+        measure(names, _said(names, asked, evaluations), folder)
+        with prepare(names, asked, notice=unheard) as session:
+            for source in reversed([*session.sources.values()]):
+                DirectQuestions(session).told(source)
+
+
+@contextmanager
+def _ahead(work: Callable[..., object], *arguments: object) -> Iterator[None]:
+    """While the block lasts a second process does `work`, each with half of the threads.
+
+    What it leaves in files is found again, and what it fails in fails again for who comes after:
+    it says nothing. With one thread there is no second process.
+    """
+    import torch
+
+    if (n_threads := torch.get_num_threads()) == 1:
+        yield
+        return
+    context, own = multiprocessing.get_context("spawn"), (n_threads + 1) // 2
+    beside = context.Process(target=_unheard, args=(work, n_threads - own, *arguments), daemon=True)
+    beside.start()
+    torch.set_num_threads(own)
+    try:
+        yield
+        beside.join()
+    finally:
+        beside.terminate()
+        torch.set_num_threads(n_threads)
+
+
+def _unheard(work: Callable[..., object], n_threads: int, *arguments: object) -> None:
+    """Do `work` in a process that was begun for it, and that is ended by who began it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (1, 2):
+        os.dup2(nowhere, stream)
+    import torch
+
+    torch.set_num_threads(n_threads)
+    work(*arguments)

@@ -4,12 +4,14 @@ import contextlib
 import functools
 import io
 import json
+import multiprocessing
 import os
 import re
 import subprocess
 import sys
 import sysconfig
 import tarfile
+import time
 import venv
 import zipfile
 from pathlib import Path
@@ -119,6 +121,17 @@ def demo(tmp_path_factory):
     return found, out, activations, said.getvalue()
 
 
+@pytest.fixture
+def two_threads():
+    """PyTorch, while it has two threads."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield torch
+    torch.set_num_threads(before)
+
+
 def test_wheel_and_sdist_hold_the_same_package_and_nothing_of_the_tests(built):
     (wheel,), (sdist,) = built.glob("*.whl"), built.glob("*.tar.gz")
     with zipfile.ZipFile(wheel) as archive:
@@ -225,6 +238,51 @@ def test_a_row_derived_by_hand_equals_the_engine(demo):
     by_hand, engine = (float(line.split("UDS ")[1]) for line in done.stdout.splitlines()[-2:])
     assert 0 < by_hand < 1
     assert by_hand == pytest.approx(engine, abs=1e-5)
+
+
+def test_a_second_process_leaves_what_is_found_again(tmp_path, two_threads, monkeypatch):
+    from transformers import LlamaForCausalLM
+
+    from lensaudit.auditing.measuring import measure
+    from lensaudit.patching.asking import DirectQuestions
+    from lensaudit.patching.prepare import prepare
+
+    names, folder = ("demo/npo",), tmp_path / "out"
+    how = {"full": "demo/full", "retain": ("demo/retain",), "limit": 8}
+    settings = PatchSettings(**how, profile="full", activations=tmp_path / "activations")
+    answers = EvaluateSettings(metrics=(asked.ANSWERS,), limit=2)
+    evaluations = [(names[0], answers, folder / "answers")]
+    with asked._ahead(asked._say, names, settings, evaluations, folder):
+        pass
+    assert two_threads.get_num_threads() == 2
+
+    def ran(*_, **__):
+        raise AssertionError("a model ran again")
+
+    monkeypatch.setattr(LlamaForCausalLM, "forward", ran)
+    found = measure(names, asked._said(names, settings, evaluations), folder)
+    assert {*found.known} == {*found.said} == {"demo/npo"}
+    with prepare(names, settings) as session:
+        (source,) = session.sources.values()
+        assert DirectQuestions(session).told(source).n == 8
+
+
+def test_a_second_process_ends_with_the_block_and_is_none_of_one_thread(tmp_path, two_threads):
+    block = contextlib.ExitStack()
+    block.enter_context(asked._ahead(time.sleep, 600))
+    (beside,) = multiprocessing.active_children()
+    assert two_threads.get_num_threads() == 1
+    ended = KeyboardInterrupt()
+    assert not block.__exit__(KeyboardInterrupt, ended, None)
+    beside.join(20)
+    assert beside.exitcode
+    with asked._ahead((tmp_path / "made").mkdir):
+        pass
+    assert (tmp_path / "made").is_dir()
+    two_threads.set_num_threads(1)
+    with asked._ahead((tmp_path / "not made").mkdir):
+        pass
+    assert not (tmp_path / "not made").exists()
 
 
 @pytest.mark.slow
