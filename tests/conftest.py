@@ -96,7 +96,7 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(700, 10, 100)
 
 
-SET_ASIDE_S = 30.0
+SET_ASIDE_S = 120.0
 """Files that begin sooner after the last time leave it to a later one."""
 
 
