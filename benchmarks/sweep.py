@@ -410,6 +410,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--shape", action="append", choices=SHAPES, help="default: all, in turn")
+    parser.add_argument("--examples", type=int, help="rows of (a) to (e) (default: the shape says)")
     parser.add_argument("--memory", default="2G", help="budget above the weights")
     parser.add_argument("--runs", type=int, help="of every row; the median counts (3, large: 1)")
     parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1 …")
@@ -427,7 +428,9 @@ def main() -> None:
     lines = [*HEAD, f"`{f'python -m benchmarks.sweep {words}'.strip()}`. {help_ratio()}."]
     print("\n".join(lines), flush=True)
     for name in chosen.shape or SHAPES:
-        for line in report(shape_named(name), asked):
+        shape = shape_named(name)
+        n_examples = chosen.examples or shape.n_examples
+        for line in report(replace(shape, n_examples=n_examples), asked):
             print(line, flush=True)
             lines.append(line)
     write_bytes(chosen.out, "\n".join([*lines, ""]).encode())

@@ -385,7 +385,7 @@ def draw(out: Path, people: int, seed: int | None) -> None:
     help="Scores that count as knowing: higher ones, or lower ones.",
 )
 @shared("json")
-def test_(
+def compare(
     results: Path,
     folder: Path,
     seal: str,
