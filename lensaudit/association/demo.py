@@ -4,7 +4,7 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -86,7 +86,8 @@ def demo_into(
         with opened_once():
             said, depth = _said(names, asked, evaluations), Steps(patch=asked)
             opened()
-            with _ahead(_say, names, asked, evaluations, folder):
+            # two processes would hold a pretrained model twice
+            with nullcontext() if real else _ahead(_say, names, asked, evaluations, folder):
                 measure(names, depth, folder, depths_in=folder, notice=tell, progress=progress)
             measure(names, said, folder, notice=tell, progress=progress)
         return read([])
