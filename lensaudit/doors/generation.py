@@ -39,7 +39,8 @@ def patched_generation(
 ) -> list[Continuation]:
     """What `full` says after `prompt`: unpatched, then with `source` patched in at each layer.
 
-    The stream of `source` replaces that of `full` at the prompt's last token alone.
+    The stream of `source` replaces that of `full` at the prompt's last token alone. Without layers
+    it is the unpatched text alone.
 
     Raises:
         InputError: an empty prompt, or a layer the model lacks.
@@ -53,7 +54,7 @@ def patched_generation(
     value = as_patched(stack[0, :, -1], final_norm[0, -1], last_layer)
     more = {"max_new_tokens": max_new_tokens, "stop": ends_of(full)}
     rows = {"row_prompt": [0] * len(chosen), "layer": chosen, "value": value[chosen]}
-    generated = patched_rows(full, [ids], **rows, **more)
+    generated = patched_rows(full, [ids], **rows, **more) if chosen else []
     plain = generate(full, [ids], **more)
     texts = [full.tokenizer.decode(said, skip_special_tokens=True) for said in [*plain, *generated]]
     return [Continuation(*pair) for pair in zip([None, *chosen], texts, strict=True)]

@@ -187,6 +187,7 @@ def test_ad_hoc_generation_names_its_layers_and_shows_the_plain_text_first(tiny)
     plain = slowly(full, ids, n_new=5, stop=ends_of(full))
     assert said[0].text == full.tokenizer.decode(list(plain), skip_special_tokens=True)
     assert said[1].text != said[0].text
+    assert patched_generation(full, source, "w7 w9 w33", max_new_tokens=5, layers=[]) == said[:1]
 
 
 def test_the_two_last_layer_conventions_differ_at_the_last_layer_only(tiny):
