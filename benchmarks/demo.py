@@ -7,36 +7,29 @@ of processor, the median of runs that took turns. Tables that differ are an erro
 """
 
 import argparse
-import os
-import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from statistics import median
 
-from benchmarks.machine import describe
+from benchmarks.machine import Ran, describe, ran
 from benchmarks.work import NotMeasured
 
 THREADS = ("1", "2")
 
 
-def run(threads: str) -> tuple[float, float, str]:
-    """Seconds of wall and of processor, and the table that the demo ends in.
+def demonstrated(threads: str) -> Ran:
+    """The demo in an empty folder; it says its table.
 
     Raises:
-        NotMeasured: it failed.
+        NotMeasured: it failed, or wrote no page.
     """
-    command = [sys.executable, "-m", "lensaudit", "demo", "--out", "out", "--quiet"]
-    environment = os.environ | {"OMP_NUM_THREADS": threads}
     with tempfile.TemporaryDirectory() as folder:
-        before, used = time.perf_counter(), os.times()
-        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
-        if done.returncode or not (Path(folder) / "out" / "audit.html").exists():
-            raise NotMeasured(f"{threads} threads: {done.stderr[-300:]}")
-        wall, now = time.perf_counter() - before, os.times()
-    ours = now.children_user + now.children_system - used.children_user - used.children_system
-    return wall, ours, done.stdout
+        command = [sys.executable, "-m", "lensaudit", "demo", "--out", "out", "--quiet"]
+        found = ran(command, folder, OMP_NUM_THREADS=threads)
+        if not (Path(folder) / "out" / "audit.html").exists():
+            raise NotMeasured(f"{threads} threads: no page was written")
+    return found
 
 
 def main() -> None:
@@ -46,15 +39,15 @@ def main() -> None:
     n_runs = parser.parse_args().runs
     print(f"{describe()}\n\n| threads | wall, s | processor, s | this / one thread |")
     print("|---|---|---|---|")
-    found = {threads: [] for threads in THREADS}
+    found: dict[str, list[Ran]] = {threads: [] for threads in THREADS}
     for _ in range(n_runs):
         for threads, runs in found.items():
-            runs.append(run(threads))
-    if len({said for runs in found.values() for *_, said in runs}) > 1:
+            runs.append(demonstrated(threads))
+    if len({one.said for runs in found.values() for one in runs}) > 1:
         raise NotMeasured("two runs ended in different tables")
-    walls = {threads: median(one[0] for one in runs) for threads, runs in found.items()}
+    walls = {threads: median(one.wall_s for one in runs) for threads, runs in found.items()}
     for threads, runs in found.items():
-        used = median(one[1] for one in runs)
+        used = median(one.processor_s for one in runs)
         ratio = walls[threads] / walls["1"]
         print(f"| {threads} | {walls[threads]:.0f} | {used:.0f} | {ratio:.2f} |")
 

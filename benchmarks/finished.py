@@ -8,14 +8,12 @@ and no line. The last line is the same of what every such command needs of other
 """
 
 import argparse
-import resource
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from statistics import median
 
-from benchmarks.machine import describe
+from benchmarks.machine import describe, ran
 from benchmarks.work import NotMeasured
 
 AGAIN = 7
@@ -34,20 +32,6 @@ COMMANDS = (
 )
 DEMO = "demo --out d"
 LIBRARIES = "import numpy, scipy.special, pydantic, click, jinja2"
-
-
-def seconds(command: list[str], folder: str) -> float:
-    """Processor seconds of a run in a process of its own.
-
-    Raises:
-        NotMeasured: it failed.
-    """
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise NotMeasured(f"{' '.join(command)}: {done.stderr[-300:]}")
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def results(folder: str) -> dict[Path, int]:
@@ -71,13 +55,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for line in commands:
             command = [sys.executable, "-m", "lensaudit", *line.split(), "--quiet"]
-            made = seconds(command, folder)
+            made = ran(command, folder).processor_s
             before = results(folder)
-            again = [seconds(command, folder) for _ in range(AGAIN)]
+            again = [ran(command, folder).processor_s for _ in range(AGAIN)]
             if results(folder) != before:
                 raise NotMeasured(f"{line}: wrote results anew")
             print(f"| `{line}` | {made:.1f} | {min(again):.2f} | {median(again):.2f} |", flush=True)
-        imported = [seconds([sys.executable, "-c", LIBRARIES], folder) for _ in range(AGAIN)]
+        libraries = [sys.executable, "-c", LIBRARIES]
+        imported = [ran(libraries, folder).processor_s for _ in range(AGAIN)]
         print(f"| `{LIBRARIES}` | | {min(imported):.2f} | {median(imported):.2f} |")
 
 

@@ -54,7 +54,7 @@ def patched_generation(
     value = as_patched(stack[0, :, -1], final_norm[0, -1], last_layer)
     more = {"max_new_tokens": max_new_tokens, "stop": ends_of(full)}
     rows = {"row_prompt": [0] * len(chosen), "layer": chosen, "value": value[chosen]}
-    generated = patched_rows(full, [ids], **rows, **more) if chosen else []
+    generated = patched_rows(full, [ids], **rows, **more)
     plain = generate(full, [ids], **more)
     texts = [full.tokenizer.decode(said, skip_special_tokens=True) for said in [*plain, *generated]]
     return [Continuation(*pair) for pair in zip([None, *chosen], texts, strict=True)]

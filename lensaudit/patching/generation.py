@@ -154,7 +154,7 @@ def patched_rows(
     Args:
         full: in eval mode.
         prompts: token ids, at least one each.
-        row_prompt: which prompt each row continues.
+        row_prompt: which prompt each row continues; there may be no row.
         layer: after which each row's stream is replaced.
         value: what it is replaced by.
         max_new_tokens: longest continuation.
@@ -163,8 +163,9 @@ def patched_rows(
     device = device_of(full)
     at, given = torch.tensor(layer, device=device), value.to(device).unsqueeze(1)
     edits = {one: replace_at(given, (at == one).unsqueeze(1)) for one in sorted(set(layer))}
-    more = {"max_new_tokens": max_new_tokens, "stop": stop}
-    return generate(full, prompts, **more, row_prompt=row_prompt, interventions=edits)
+    more: Any = {"max_new_tokens": max_new_tokens, "stop": stop, "row_prompt": row_prompt}
+    # transformers cannot run a batch without rows
+    return generate(full, prompts, **more, interventions=edits) if row_prompt else []
 
 
 def rows_that_fit(
