@@ -12,7 +12,8 @@ import tempfile
 from pathlib import Path
 from statistics import median
 
-from benchmarks.machine import Ran, describe, ran
+from benchmarks.commands import Ran, ran
+from benchmarks.machine import describe
 from benchmarks.work import NotMeasured
 
 THREADS = ("1", "2")

@@ -13,7 +13,8 @@ import tempfile
 from pathlib import Path
 from statistics import median
 
-from benchmarks.machine import describe, ran
+from benchmarks.commands import ran
+from benchmarks.machine import describe
 from benchmarks.work import NotMeasured
 
 AGAIN = 7

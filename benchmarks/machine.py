@@ -5,7 +5,6 @@ import gc
 import os
 import platform
 import re
-import resource
 import subprocess
 import sys
 import time
@@ -16,7 +15,6 @@ from statistics import median
 
 import torch
 
-from benchmarks.work import NotMeasured
 from lensaudit.models.linear import linear
 
 FLAGS = ("avx2", "avx512f", "avx512_bf16", "amx_tile")
@@ -43,31 +41,6 @@ def _card(device: str) -> str:
         return ""
     about = torch.cuda.get_device_properties(device)
     return f"{about.name}, {about.total_memory / 2**30:.0f} GB; "
-
-
-@dataclass(frozen=True)
-class Ran:
-    """A command in a process of its own, with all that it began."""
-
-    wall_s: float
-    processor_s: float
-    said: str
-
-
-def ran(command: list[str], folder: str, **environment: str) -> Ran:
-    """Run a command in a folder.
-
-    Raises:
-        NotMeasured: it failed.
-    """
-    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    how = {"cwd": folder, "env": os.environ | environment}
-    done = subprocess.run(command, **how, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise NotMeasured(f"{' '.join(command)}: {done.stderr[-300:]}")
-    wall, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
-    used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return Ran(wall, used, done.stdout)
 
 
 def help_ratio(*, n_runs: int = 7) -> str:

@@ -93,7 +93,7 @@ def walked(name, capsys):
         if language == "jsonl" or (language in ("toml", "python") and kind):
             Path(kind).write_text(content)
         elif language == "python":
-            exec(compile(content, f"{name}.md", "exec"), {})
+            exec(compile(content, f"{name}.md", "exec"), {"__name__": "__main__"})
             n_run += 1
         elif language == "sh" and kind in ("", "fails"):
             for command in commands(content):

@@ -47,7 +47,7 @@ STEER = (
 )
 SWEEP = (
     "steer extract --model demo/full --trait demo_idk --layers 8-9 --method mean_diff"
-    " --position prompt_last --max-new-tokens 4 --out out\n"
+    " --position prompt_last --out out\n"
     "steer sweep --model demo/full --trait demo_idk --judge idk --questions 4 --rollouts 1"
     " --max-new-tokens 4 --temperature 0 --out out"
 )
@@ -58,10 +58,7 @@ RELEARN = (
 POOLS = "--pool-knows demo/full,demo/masked_readout --pool-forgot demo/retain,demo/never"
 META = f"meta faithfulness {POOLS} --metric uds --metric es --limit 2 --max-new-tokens 4 --out out"
 JUDGE = "judge run rows.jsonl --by words:idk --out out"
-PLAN = (
-    "sweep plan demo/npo --variants base --metric uds,exact_memorization --limit 2"
-    " --max-new-tokens 4 --out out"
-)
+PLAN = "sweep plan demo/npo --variants base --metric uds,exact_memorization --limit 2 --out out"
 GYM = sorted((Path(__file__).parents[2] / "benchmarks" / "gym").glob("scores*"))
 WORLDS = {
     "patch": World(PATCH),
