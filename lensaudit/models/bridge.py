@@ -245,7 +245,7 @@ def _calls(model: TransformerBridge, tokens: Tokens) -> tuple[Resid, list[_Call]
 
     def noted(*args: Any, **options: Any) -> Tensor:
         entering[:] = [args[0] if args else options["hidden_states"]]
-        calls.append(_instead(args, options, entering[0].new_empty(0)))
+        calls.append(_instead(args, options, entering[0].new_empty(0, 0, 0)))
         return entering[0]
 
     blocks: list[Any] = list(model.blocks)
