@@ -16,6 +16,7 @@ from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.errors import InputError, WorkError
 from lensaudit.models.fetch import fetch
 from lensaudit.models.registry import DEMO, FETCHED, REAL, load_registry
+from lensaudit.orphans import when_orphaned
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import Notice, Tell, unheard
 from lensaudit.results.manifest import MANIFEST
@@ -160,6 +161,7 @@ def _unheard(work: Callable[..., object], n_threads: int, *arguments: object) ->
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (1, 2):
         os.dup2(nowhere, stream)
+    when_orphaned(lambda: os._exit(1))
     import torch
 
     torch.set_num_threads(n_threads)

@@ -148,7 +148,8 @@ def _kept_depth(
         _parts(scored, lambda e: str(e.group)),
     )
     values, groups = [value for _, value in scored], [e.group for e, _ in scored]
-    forgotten = outcome.groups
+    forgotten, depth = outcome.groups, _mean(scored)
+    ends = depth.pop("ci95")
     apart: dict[str, Any] = {"value": None, "ci95": None, "why": "one side has no scored row"}
     if values and forgotten:
         gap = difference_of(outcome.scored.tolist(), forgotten, values, groups)
@@ -156,7 +157,8 @@ def _kept_depth(
     return KeptDepth(
         anchor=base.spec.name if base else COUNTERFACTUAL,
         relative_to=RELATIVE["base" if base else "counterfactual"],
-        **_mean(scored),
+        ci95=ends and (ends[0], ends[1]),
+        **depth,
         n=len(kept.rows),
         rows_hash=examples_hash(kept.rows),
         unscored=dict(Counter((unscored | no_ke).values())),

@@ -108,7 +108,7 @@ def number(value: Any, where: str) -> float | None:
     return float(value)
 
 
-def part(record: Any, *names: str) -> dict[str, Any]:
+def part(record: Any, *names: str) -> dict[Any, Any]:
     """An object inside an object inside …; empty where there is none.
 
     >>> part({"inputs": {"model": {"name": "a"}}}, "inputs", "model"), part({}, "inputs")

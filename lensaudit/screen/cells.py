@@ -12,7 +12,7 @@ from lensaudit.text import printable
 BLOCKS = "_▁▂▃▄▅▆▇█"
 
 
-def number(value: float | None, digits: int = 3) -> str:
+def number(value: float | int | None, digits: int = 3) -> str:
     """A number, or a dash where there is none.
 
     >>> number(0.5), number(None), number(float("nan"))

@@ -21,6 +21,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from lensaudit.errors import InputError, TryAgainError, need, told_by
+from lensaudit.orphans import when_orphaned
 from lensaudit.sweep.attempts import MAX_KILLS, Preempted, UnitState, state_of
 from lensaudit.sweep.plan import Sweep, Unit, read_plan
 from lensaudit.sweep.run import (
@@ -215,7 +216,7 @@ def _begin(environment: dict[str, str]) -> None:
     os.environ.update(environment)
     # Ctrl-C reaches the driver, which asks its workers to stop
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    when_orphaned(_stop)
 
 
 def _work(order: Order) -> None:
@@ -228,12 +229,8 @@ def _work(order: Order) -> None:
             os._exit(0)
 
 
-def _end_with_parent() -> None:
-    """A worker whose driver was killed stops after its pass, instead of waiting for ever."""
-    parent = multiprocessing.parent_process()
-    if parent is None:
-        return
-    parent.join()
+def _stop() -> None:
+    """Stop after this pass, as nobody has an order for this worker any more."""
     while True:
         os.kill(os.getpid(), signal.SIGTERM)
         # the second signal interrupts: a pass may take this long

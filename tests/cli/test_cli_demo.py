@@ -7,6 +7,7 @@ import json
 import multiprocessing
 import os
 import re
+import signal
 import subprocess
 import sys
 import sysconfig
@@ -283,6 +284,51 @@ def test_a_second_process_ends_with_the_block_and_is_none_of_one_thread(tmp_path
     with asked._ahead((tmp_path / "not made").mkdir):
         pass
     assert not (tmp_path / "not made").exists()
+
+
+BEGINS_AND_DIES = """
+import multiprocessing, os, signal, sys, time, torch
+from pathlib import Path
+from lensaudit.association.demo import _ahead
+
+WORK = "import time, pathlib; pathlib.Path('at_work').mkdir(); time.sleep(600)"
+if __name__ == "__main__":
+    torch.set_num_threads(2)
+    with _ahead(exec, WORK):
+        (beside,) = multiprocessing.active_children()
+        print(beside.pid, flush=True)
+        while sys.argv[1] == "late" and not Path("at_work").exists():
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("killed", ["early", "late"])
+def test_a_second_process_does_not_outlive_one_that_is_killed(tmp_path, killed):
+    script = tmp_path / "begins_and_dies.py"
+    script.write_text(BEGINS_AND_DIES)
+    # no pipes: whoever outlives it would hold them, and be waited for
+    with (tmp_path / "said").open("w+") as said:
+        command = [sys.executable, script, killed]
+        how = {"cwd": tmp_path, "env": os.environ | {"PYTHONPATH": str(ROOT)}}
+        done = subprocess.run(command, **how, stdout=said, stderr=said, check=False)
+        said.seek(0)
+        text = said.read()
+    assert done.returncode == -signal.SIGKILL, text
+    assert killed == "early" or (tmp_path / "at_work").exists()
+    until = time.monotonic() + 30
+    while _runs(int(text)) and time.monotonic() < until:
+        time.sleep(0.1)
+    assert not _runs(int(text))
+
+
+def _runs(process: int) -> bool:
+    """Whether there is such a process, but for one that ended and that nobody asked about."""
+    try:
+        stat = Path(f"/proc/{process}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] != "Z"
 
 
 @pytest.mark.slow

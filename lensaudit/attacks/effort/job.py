@@ -2,7 +2,6 @@
 
 import multiprocessing
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -19,6 +18,7 @@ from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import Checkpoint
 from lensaudit.models.memory import free_bytes
 from lensaudit.models.sizes import n_parameters
+from lensaudit.orphans import when_orphaned
 from lensaudit.progress import Progress, Tell, unheard
 from lensaudit.results.kinds.effort import TrainingRate
 from lensaudit.text import digest
@@ -192,11 +192,5 @@ def pool_of(workers: int) -> ProcessPoolExecutor:
 
 def _begin() -> None:
     torch.set_num_threads(1)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    """An attack whose result nobody takes is given up: the log has no line of it."""
-    if (parent := multiprocessing.parent_process()) is not None:
-        parent.join()
-        os._exit(1)
+    # an attack whose result nobody takes is given up: the log has no line of it
+    when_orphaned(lambda: os._exit(1))
