@@ -34,6 +34,8 @@ from lensaudit.scores.intervals import share_of
 LEVEL = 0.01
 FOREIGN = "foreign"
 KINDS = ("all", OUTPUTS, LENS, FOREIGN)
+LEDGER = Path(__file__).parents[2] / "benchmarks/gym/scores.jsonl"
+TRUTHS = ("absent", "intact", "hidden", "partial", "damaged")
 KEPT = ("seed", "mechanism", "strength", "truth", "held_out")
 Asked = Sequence[Relation]
 
@@ -107,21 +109,40 @@ def judged(read: Sequence[RelationReading]) -> dict[str, float]:
     return found | {"bits": round(sum(bits) / len(bits), 4)}
 
 
-def show(done: Sequence[Mapping[str, Any]]) -> None:
-    """A line a mechanism, held-out ones and truths apart."""
+def tables(lines: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Lines of the page: mechanisms of one truth that every reader tells alike share one.
+
+    Where a reader finds some of a mechanism's models and misses others, it has a line of its own.
+    """
     by: dict[tuple[str, bool, str], list[Mapping[str, Any]]] = defaultdict(list)
-    for one in done:
+    for one in lines:
         by[one["truth"], one["held_out"], one["mechanism"]].append(one)
-        by[one["truth"], one["held_out"], "ALL"].append(one)
+    alike: dict[tuple[Any, ...], list[str]] = defaultdict(list)
     for (truth, held_out, name), rows in sorted(by.items()):
-        hits = {kind: sum(one[f"p_{kind}"] <= LEVEL for one in rows) for kind in KINDS}
-        share = share_of(hits["all"], len(rows))
-        print(
-            f"{truth:9}{'held' if held_out else 'tune':5}{name:20}{hits['all']:3d} of "
-            f"{len(rows):3d} [{share.low:.2f}, {share.high:.2f}] "
-            f"{hits[OUTPUTS]:3d} · {hits[LENS]:3d} · {hits[FOREIGN]:3d}  "
-            f"largest p {max(one['p_all'] for one in rows):.2g}"
+        found = tuple(_all_none_or(name, _convicted(rows, kind), len(rows)) for kind in KINDS)
+        alike[TRUTHS.index(truth), held_out, *found].append(name)
+    made = [
+        "| planted | truth | held out | convicted | by outputs · own head · base's head |",
+        "|---|---|---|---|---|",
+    ]
+    for (truth, held_out, *_), names in sorted(alike.items(), key=lambda one: (one[0][:2], one[1])):
+        rows = [row for name in names for row in by[TRUTHS[truth], held_out, name]]
+        n_all, *others = (_convicted(rows, kind) for kind in KINDS)
+        share = share_of(n_all, len(rows))
+        made.append(
+            f"| {', '.join(f'`{name}`' for name in names)} | {TRUTHS[truth]} | "
+            f"{'yes' if held_out else ''} | {n_all} of {len(rows)} "
+            f"[{share.low:.2f}, {share.high:.2f}] | {' · '.join(map(str, others))} |"
         )
+    return made
+
+
+def _convicted(rows: Sequence[Mapping[str, Any]], kind: str) -> int:
+    return sum(one[f"p_{kind}"] <= LEVEL for one in rows)
+
+
+def _all_none_or(name: str, n: int, of: int) -> str:
+    return {0: "none", of: "all"}.get(n, name)
 
 
 def turned(out: Path, asked: Asked, lines: Sequence[Mapping[str, Any]]) -> None:
@@ -157,45 +178,69 @@ def _ranked(pairs: Mapping[str, Sequence[Any]], names: Iterable[str]) -> float:
     return float(found.statistic)
 
 
-def beside_depth(lines: Sequence[Mapping[str, Any]], ledger: Path) -> None:
-    """Rank correlation with depth measured beside a retain model, and where the two part."""
-    depth = {}
+def depths(ledger: Path) -> dict[tuple[str, float, int], dict[str, float]]:
+    """Mechanism, strength and seed -> UDS beside a retain model, and UDS after alignment."""
+    found = {}
     for line in ledger.read_text().splitlines():
         one = json.loads(line)
-        found = (one.get("evidence") or {}).get("patch") or {}
-        if one.get("auditor") == "verdict" and found.get("uds") is not None:
-            aligned = (found.get("aligned") or {}).get("uds")
-            depth[one["mechanism"], one["strength"], one["seed"]] = {
-                "uds": found["uds"],
-                "aligned": found["uds"] if aligned is None else aligned,
+        patch = (one.get("evidence") or {}).get("patch") or {}
+        if one.get("auditor") == "verdict" and patch.get("uds") is not None:
+            aligned = (patch.get("aligned") or {}).get("uds")
+            found[one["mechanism"], one["strength"], one["seed"]] = {
+                "uds": patch["uds"],
+                "aligned": patch["uds"] if aligned is None else aligned,
             }
-    both = [
+    return found
+
+
+def with_depth(lines: Sequence[Mapping[str, Any]], ledger: Path) -> list[dict[str, Any]]:
+    """What was asked of models whose depth is in the gym's ledger, with that depth."""
+    depth = depths(ledger)
+    return [
         {**one, **depth[key]}
         for one in lines
         if (key := (one["mechanism"], one["strength"], one["seed"])) in depth
     ]
-    names = sorted({one["mechanism"] for one in both})
-    random = np.random.default_rng(0)
+
+
+def correlations(both: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Spearman's with what depth says is left, with limits by drawing mechanisms anew."""
+    made, random = [], np.random.default_rng(0)
     for own in ("z_all", "bits"):
+        asked = [one for one in both if own in one]
+        names = sorted({one["mechanism"] for one in asked})
         for other in ("uds", "aligned"):
             pairs = {
-                name: [(r[own], -r[other]) for r in both if r["mechanism"] == name]
+                name: [(r[own], -r[other]) for r in asked if r["mechanism"] == name]
                 for name in names
             }
             draws = [_ranked(pairs, random.choice(names, len(names))) for _ in range(1000)]
             point = _ranked(pairs, names)
             low, high = np.quantile(draws, [0.025, 0.975])
-            print(f"{own} and -{other}: Spearman {point:.2f} [{low:.2f}, {high:.2f}], {len(both)}")
+            limits = f"{point:.2f} [{low:.2f}, {high:.2f}]"
+            made.append(f"{own} and -{other}: Spearman {limits}, {len(asked)} models")
+    return made
+
+
+def parting(both: Sequence[Mapping[str, Any]]) -> tuple[float, list[str]]:
+    """Below which aligned UDS depth says that facts are there, and lines of the page.
+
+    A line is of a mechanism on which depth and the test part.
+    """
     ignorant = min(one["aligned"] for one in both if one["truth"] == "absent")
-    print(f"least aligned UDS of absent models: {ignorant:.2f}")
-    parts = defaultdict(list)
+    by: dict[str, list[tuple[bool, bool]]] = defaultdict(list)
     for one in both:
-        convicted, deep = one["p_all"] <= LEVEL, one["aligned"] < ignorant
-        if convicted != deep and one["truth"] != "damaged":
-            parts["convicted alone" if convicted else "depth alone", one["mechanism"]].append(one)
-    for (what, name), rows in sorted(parts.items()):
-        total = sum(one["mechanism"] == name for one in both)
-        print(f"{what}: {name} ({rows[0]['truth']}) {len(rows)} of {total}")
+        if one["truth"] != "damaged":
+            by[one["mechanism"]].append((one["p_all"] <= LEVEL, one["aligned"] < ignorant))
+    made = [
+        "| mechanism | convicted alone | there by depth alone | neither | of |",
+        "|---|---|---|---|---|",
+    ]
+    for name, rows in sorted(by.items()):
+        n = [rows.count(which) for which in ((True, False), (False, True), (False, False))]
+        if n[0] or n[1]:
+            made.append(f"| `{name}` | {n[0]} | {n[1]} | {n[2]} | {len(rows)} |")
+    return ignorant, made
 
 
 @click.command()
@@ -217,9 +262,12 @@ def main(gym: Path, seeds: str, out: Path) -> None:
         kept = {name: getattr(one, name) for name in KEPT}
         lines.append(kept | judged(read))
         (out / "know.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    show(lines)
+    print("\n".join(tables(lines)))
     turned(out, asked, lines)
-    beside_depth(lines, Path(__file__).parents[2] / "benchmarks/gym/scores.jsonl")
+    both = with_depth(lines, LEDGER)
+    print("\n".join(correlations(both)))
+    ignorant, apart = parting(both)
+    print(f"least aligned UDS of absent models: {ignorant:.2f}", *apart, sep="\n")
 
 
 if __name__ == "__main__":

@@ -49,7 +49,9 @@ def sequence_nll(logits: Logits, labels: Labels) -> PerSequence:
     return cross_entropy(scores, labels[:, 1:], ignore_index=IGNORED, reduction="none").sum(1)
 
 
-def kl_to_reference(logits: Logits, reference: Logits) -> Loss:
+def kl_to_reference(
+    logits: Float[Tensor, "*at d_vocab"], reference: Float[Tensor, "*at d_vocab"]
+) -> Loss:
     """KL(reference || model), mean over all positions, prompt and padding too, as in the source."""
     log_p = log_softmax(reference.float(), -1)
     log_q = log_softmax(logits.float(), -1)

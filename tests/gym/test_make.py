@@ -340,4 +340,7 @@ def test_facts_in_the_last_layers_alone_are_not_called_erased(tmp_path):
     assert found.uds > 0.75
     assert found.summary["verdict"]["code"] == "undecided"
     assert found.summary["aligned"]["weakest"]["layer"] == 15
-    assert "layer 15 may hold the facts alone" in found.summary["verdict"]["sentence"]
+    sentence = found.summary["verdict"]["sentence"]
+    seen, _, unseen = sentence.partition(" find facts: held, how much is not known")
+    assert "weakest layer, aligned (held" in seen
+    assert "UDS, aligned UDS" in unseen
