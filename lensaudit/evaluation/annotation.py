@@ -108,6 +108,8 @@ def annotate(
     Raises:
         InputError: the pairs have problems, no row can be scored, or a file is in the way.
     """
+    if not settings.out.name:
+        raise InputError("--out: names no file")
     out, review = settings.out, settings.review_file
     # the page goes on where its reader was
     pairs = review if settings.page and _is_of(review, settings) else settings.pairs
@@ -140,9 +142,7 @@ def annotate(
 
 
 def _check_apart(pairs: Path, outputs: Sequence[Path]) -> str:
-    """Refuse to write over the pairs, or into no file; where the pairs are."""
-    if not outputs[0].name:
-        raise InputError("--out: names no file")
+    """Refuse to write over the pairs; where the pairs are."""
     # Path.resolve stumbles over a link to itself
     own, *kept = map(os.path.realpath, (pairs, *outputs))
     if own in kept:

@@ -137,7 +137,11 @@ def _in_folder(top: Path) -> tuple[list[Found], list[LeftOut]]:
 
 
 def folders_below(
-    top: Path, depth: float = inf, *, closed_by: str = "", skipped: Collection[str] = (PASSES,)
+    top: Path,
+    depth: float | int = inf,
+    *,
+    closed_by: str = "",
+    skipped: Collection[str] = (PASSES,),
 ) -> Iterator[tuple[Path, list[str]]]:
     """Folders from `top` down, with the names in them; what starts with a dot is not entered.
 

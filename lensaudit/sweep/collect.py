@@ -40,6 +40,7 @@ from lensaudit.sweep.plan import Sweep, Unit
 from lensaudit.sweep.removal import remove_below
 from lensaudit.sweep.values import Values, values_in
 from lensaudit.text import digest, slug
+from lensaudit.turns import in_turn
 from lensaudit.verdict.collect import keeps_document, kept, verdicts
 
 COLUMNS = (
@@ -82,7 +83,8 @@ def collect(
 ) -> Path:
     """Write the table of all numbers and the folders that `meta` and `report` read; where they are.
 
-    Where the folder holds them already, it stays as it is.
+    Where the folder holds them already, it stays as it is. Another process that collects there is
+    waited for, and what it made is found.
 
     Args:
         sweep: in its folder.
@@ -95,7 +97,6 @@ def collect(
         VerificationError: a finished unit's files were changed.
     """
     folder = out or sweep.root / "results"
-    check_free(folder, COMMAND)
     states = states_of(sweep)
     missing = {one.unit.label: why_missing(one) for one in states if one.result is None}
     if missing and not allow_missing:
@@ -104,31 +105,42 @@ def collect(
             f"{len(missing)} of {len(states)} planned units have no result: {named}\n"
             "run the sweep again, or collect what is there with --allow-missing"
         )
-    done, started = _finished(sweep, states), time.monotonic()
-    with_pandas = importlib.util.find_spec("pyarrow") is not None
+    done = _finished(sweep, states)
+    with in_turn(make_folder(folder), lambda: notice(f"{folder}: another process collects there")):
+        check_free(folder, COMMAND)
+        _collect(sweep, states, done, missing, folder, notice)
+    for line in (*_notes(sweep, done), *(f"missing: {one}: {why}" for one, why in missing.items())):
+        notice(line)
+    return folder
+
+
+def _collect(
+    sweep: Sweep,
+    states: Sequence[UnitState],
+    done: Results,
+    missing: Mapping[str, str],
+    folder: Path,
+    notice: Notice,
+) -> None:
+    started, with_pandas = time.monotonic(), importlib.util.find_spec("pyarrow") is not None
     # a unit's result holds the hashes of its records, from which all numbers follow
     of_units = {unit.id: dict(result) for unit, result in done.items()}
     key = digest([sweep.hash, missing, of_units, with_pandas, code_digest()])
     if _is_there(folder, key):
         notice(nothing_to_do(folder))
-    else:
-        values = {
-            unit: values_in(sweep.unit(unit.id), one["not_asked"]) for unit, one in done.items()
-        }
-        begin(folder, key, COMMAND)
-        _write(sweep, states, done, values, missing, folder)
-        made = manifest(
-            COMMAND,
-            kind="collection",
-            options={},
-            inputs={"plan": sweep.hash},
-            device="none",
-            started=started,
-        )
-        seal(folder, made, key=key, files=_files(folder))
-    for line in (*_notes(sweep, done), *(f"missing: {one}: {why}" for one, why in missing.items())):
-        notice(line)
-    return folder
+        return
+    values = {unit: values_in(sweep.unit(unit.id), one["not_asked"]) for unit, one in done.items()}
+    begin(folder, key, COMMAND)
+    _write(sweep, states, done, values, missing, folder)
+    made = manifest(
+        COMMAND,
+        kind="collection",
+        options={},
+        inputs={"plan": sweep.hash},
+        device="none",
+        started=started,
+    )
+    seal(folder, made, key=key, files=_files(folder))
 
 
 def _is_there(folder: Path, key: str) -> bool:

@@ -3,6 +3,7 @@
 import dataclasses
 import inspect
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, ClassVar
 
 import pytest
@@ -90,8 +91,8 @@ class Record(Group):
         (EffortSettings(arms=("neutral",), retain_data="x"), ["retain_data"]),
         (EffortSettings(neutral_data="x"), []),  # the usual arms are T and neutral
         (EffortSettings(arms=("T",), neutral_data="x"), ["neutral_data"]),
-        (LogSettings(log="x", by="words:idk", mode="letters"), ["mode"]),
-        (LogSettings(log="x", by="rubric", mode="letters"), []),
+        (LogSettings(log=Path("x"), by="words:idk", mode="letters"), ["mode"]),
+        (LogSettings(log=Path("x"), by="rubric", mode="letters"), []),
         (RobustnessSettings(models=("x",), attack="quantize", relearn_lr=1e-3), ["relearn_lr"]),
         (PlanSettings(metrics="es,mia_loss", max_new_tokens=4, out="x"), []),  # es: of meta
         (PlanSettings(metrics="mia_loss", validity_data="x", out="x"), ["validity_data"]),

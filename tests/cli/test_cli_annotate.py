@@ -67,6 +67,8 @@ def test_a_corrected_review_and_the_pairs_are_never_written_over(pairs, tmp_path
     assert "name another --review" in capsys.readouterr().err
     assert review.read_text() == corrected
     before = pairs.read_text()
+    assert run(["annotate", str(pairs), "-o", ""]) == 2
+    assert "--out: names no file" in capsys.readouterr().err
     for more in (["-o", str(pairs)], ["-o", str(out), "--review", str(pairs)]):
         assert run(["annotate", str(pairs), *more]) == 2
         assert "would be written over" in capsys.readouterr().err

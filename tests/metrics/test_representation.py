@@ -60,16 +60,15 @@ def of_the_reference(shared, tmp_path_factory):
 
     def audit(name):
         family = shared / "family"
-        return prepare(
-            [str(family / name)],
-            PatchSettings(
-                full=str(family / "full"),
-                retain=str(family / "retain"),
-                data=str(family / "forget.json"),
-                activations=root,
-            ),
-            notice=lambda line: None,
-        ), str(family / name)
+        settings = PatchSettings(
+            full=str(family / "full"),
+            retain=str(family / "retain"),
+            data=str(family / "forget.json"),
+            activations=root,
+        )
+        with ends_as_sources():
+            found = prepare([str(family / name)], settings, notice=lambda line: None)
+        return found, str(family / name)
 
     return audit
 

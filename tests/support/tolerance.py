@@ -60,9 +60,12 @@ STANDARDISED = 1e-4
 where a model is sure of a token, and the variance 1e-3, that is off by 1e-4 of itself, or more."""
 SUMMED = 8
 """Most subjects of a relation in the goldens."""
+KEPT = 1e-4
+"""`worst` keeps exposures to this unit and subtracts two: D."""
 WITHIN: Mapping[str, Callable[[float], float]] = {
     "p": drawn,
     "trace": lambda value: SUMMED * NATS,
     "mia_min_k_plus_plus": lambda value: STANDARDISED,
+    "statistic": lambda value: 2 * (KEPT + NATS),
 }
 """Numbers that are neither a log-probability nor a mean, by the name they have in results."""

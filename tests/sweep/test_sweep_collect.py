@@ -3,12 +3,15 @@
 import csv
 import json
 import shutil
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from support.sweep_helpers import VALUE, publish_values, toy_sweep
 
 from lensaudit.cli.main import run
 from lensaudit.sweep.collect import COLUMNS, collect
+from lensaudit.turns import in_turn
 
 
 def collected(root, metric="toy", **changed):
@@ -57,6 +60,22 @@ def test_a_collection_that_is_there_stays_as_it_is_until_something_is_new(tmp_pa
         assert content() == was
     collected(tmp_path, m1={"value": 0.25})  # a unit that was computed again
     assert "0.25" in (out / "table.csv").read_text()
+
+
+def test_another_process_that_collects_is_waited_for_and_what_it_made_is_found(tmp_path):
+    out = collected(tmp_path)
+    before = {one: one.stat().st_mtime_ns for one in out.rglob("*.*")}
+    sweep, told = toy_sweep(tmp_path), []
+    with ThreadPoolExecutor(1) as other:
+        with in_turn(out):
+            waits = other.submit(collect, sweep, notice=told.append)
+            while not told and not waits.done():
+                time.sleep(0.01)
+            assert told == [f"{out}: another process collects there"]
+            assert not waits.done()
+        assert waits.result(60) == out
+    assert told[1:] == [f"{out} holds this run already; nothing to do"]
+    assert {one: one.stat().st_mtime_ns for one in out.rglob("*.*")} == before
 
 
 def test_what_a_model_keeps_stands_beside_full(tmp_path, capsys):
