@@ -4,11 +4,13 @@ import json
 import shutil
 from dataclasses import replace
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from support import checkpoint_of
 from support.sweep_helpers import VALUE, command, planned, publish_values, values_of
 from support.tolerance import NATS
+from transformers import Trainer
 
 import lensaudit as la
 from lensaudit.data.embedded import embedded_rows
@@ -187,7 +189,7 @@ def test_on_plain_own_rows_whoever_asks_finds_one_depth_and_one_word(plain_rows,
     (model,) = verdicts([tmp_path / "watched" / "units" / unit]).models
     arguments = {"output_dir": "run", "save_strategy": "steps", "world_size": 1}
     arguments = SimpleNamespace(**arguments, metric_for_best_model=None)
-    trainer = SimpleNamespace(args=arguments, processing_class="a tokenizer")
+    trainer = Mock(spec=Trainer, args=arguments, processing_class="a tokenizer")
     callback = AuditCallback(trainer, out="inside", **rows, **anchors, **cache)
     inside = callback._audited(1, tmp_path / "run" / "checkpoint-1")
     assert row["failure"] is None
