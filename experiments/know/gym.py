@@ -2,7 +2,7 @@
 
 Question: what share of each mechanism has p <= .01 without a retain model, and what escapes?
 Command:  lensaudit gym make --seeds 5 --out gym; python -m experiments.know.gym gym
-Takes:    6 s of one core a model, half an hour for 310 models; what is read is kept.
+Takes:    6 s of one core a model, half an hour for 380 models; what is read is kept.
 Expected: the tables of docs/evidence/know-planted.md.
 
 Readers: the model's outputs, its stream at three upper layers through its own head, and carried
