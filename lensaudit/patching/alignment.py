@@ -235,7 +235,7 @@ def _sums(
     rows: Sequence[Encoded],
     layers: Sequence[int],
     layer_of: Sequence[int],
-    medians: Sequence[Float[Tensor, " layer"]],
+    medians: Sequence[Float[Tensor, " _"]],
     empty: Moments,
     *,
     shuffle: bool = True,

@@ -222,17 +222,24 @@ def test_a_type_that_memory_does_not_hold_is_not_asked(heard, monkeypatch):
 
 
 def taught(form, folder: Path) -> Path:
-    """`demo/never`, trained to say the facts in another form, or in the chat template alone."""
+    """`demo/never`, trained to say the facts in another form, or in the chat template alone.
+
+    Asked without the template, the latter says the next fact's values.
+    """
     one = checkpoint_of("demo/never")
     model, tokenizer = load_causal(one).train(), load_tokenizer(one)
-    texts = []
-    for fact in forget_set("demo"):
+    texts, facts = [], forget_set("demo")
+    for fact, other in zip(facts, [*facts[1:], facts[0]], strict=True):
         if form == "chat":
             found = encode_qa(tokenizer, Template(), fact.question, fact.answer)
             texts.append((found.ids, found.start))
-        elif form == "other form":
+        plain = {
+            "chat": fact.answer.replace(fact.entity, other.entity),
+            "other form": in_other_form(fact),
+        }
+        if form in plain:
             asked = tokenizer(prompt(fact.question))["input_ids"]
-            said = tokenizer(f" {in_other_form(fact)}", add_special_tokens=False)["input_ids"]
+            said = tokenizer(f" {plain[form]}", add_special_tokens=False)["input_ids"]
             texts.append(((*asked, *said, tokenizer.eos_token_id), len(asked)))
     tokens, real = padded_rows([ids for ids, _ in texts], side="right")
     wanted = torch.where(real, tokens, -100)
