@@ -63,7 +63,8 @@ def test_a_permutation_is_seen_through_and_a_guard_is_not(tmp_path, monkeypatch)
     assert cell("permuted_signs", "verdict") == "hidden_other_basis"
     assert float(cell("permuted_signs", "moved").partition(" ")[0]) < 1e-4  # rounding alone
     assert float(cell("guard_silent", "aligned")) > 0.9
-    assert cell("guard_silent", "verdict") == cell("never", "verdict") == "erased"
+    assert cell("never", "verdict") == "erased"
+    assert cell("guard_silent", "verdict") == "undecided"  # not finite in float16: not asked there
     assert cell("guard_silent", "says").endswith(", 64")
     deeper = [one for one in done.stdout.splitlines() if one.startswith("deeper_")]
     assert (
