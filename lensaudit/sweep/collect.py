@@ -15,6 +15,7 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -97,6 +98,12 @@ def collect(
         VerificationError: a finished unit's files were changed.
     """
     folder = out or sweep.root / "results"
+
+    def turn() -> AbstractContextManager[bool]:
+        return in_turn(folder, lambda: notice(f"{folder}: another process collects there"))
+
+    with turn():  # half of a collection has no owner yet
+        check_free(folder, COMMAND)
     states = states_of(sweep)
     missing = {one.unit.label: why_missing(one) for one in states if one.result is None}
     if missing and not allow_missing:
@@ -106,7 +113,8 @@ def collect(
             "run the sweep again, or collect what is there with --allow-missing"
         )
     done = _finished(sweep, states)
-    with in_turn(make_folder(folder), lambda: notice(f"{folder}: another process collects there")):
+    make_folder(folder)
+    with turn():
         check_free(folder, COMMAND)
         _collect(sweep, states, done, missing, folder, notice)
     for line in (*_notes(sweep, done), *(f"missing: {one}: {why}" for one, why in missing.items())):
