@@ -87,13 +87,9 @@ def test_a_reader_runs_the_pages_one_after_another_in_one_folder(tmp_path, monke
         Path("lensaudit.toml").unlink(missing_ok=True)  # as own-model.md says
 
 
+@nothing_left()  # a page enters metrics of its own
 def walked(name, capsys):
     """Run the blocks of a page in the working folder; how many."""
-    with nothing_left():  # a page enters metrics of its own
-        return _walked(name, capsys)
-
-
-def _walked(name, capsys):
     n_run = 0
     for language, kind, content in blocks(page(name)):
         if language == "jsonl" or (language in ("toml", "python") and kind):

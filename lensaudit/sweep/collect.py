@@ -102,7 +102,7 @@ def collect(
     def turn() -> AbstractContextManager[bool]:
         return in_turn(folder, lambda: notice(f"{folder}: another process collects there"))
 
-    with turn():  # half of a collection has no owner yet
+    with turn():  # while one is replaced by another, the folder is nobody's
         check_free(folder, COMMAND)
     states = states_of(sweep)
     missing = {one.unit.label: why_missing(one) for one in states if one.result is None}
@@ -115,7 +115,6 @@ def collect(
     done = _finished(sweep, states)
     make_folder(folder)
     with turn():
-        check_free(folder, COMMAND)
         _collect(sweep, states, done, missing, folder, notice)
     for line in (*_notes(sweep, done), *(f"missing: {one}: {why}" for one, why in missing.items())):
         notice(line)

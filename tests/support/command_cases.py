@@ -298,7 +298,6 @@ _CASES = (
         "demo",
         "demo --out out",
         skip=(r".*(results\.jsonl|layers\.csv|TOFU_EVAL\.json)",),
-        stderr=False,  # how far which of two processes is
         # an answer in few digits is a processor's
         rules=((r'("b?float16": \{\s*"said": )[\d.]+(,\s*"told": )[\d.]+', r"\1…\2…"),),
     ),
