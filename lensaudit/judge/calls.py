@@ -168,6 +168,8 @@ class CallFailure:
     cause: Cause = ""
     """`refused`: the server does not take the request (4xx); `garbage`: what it sends is no chat
     completion; `silent`: it sends nothing, or that it is in trouble; "": something else."""
+    answered: bool = False
+    """An answer came, and may be paid for; of it nothing can be used."""
 
 
 CallOutcome = Reply | CallFailure

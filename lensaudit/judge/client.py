@@ -37,7 +37,12 @@ from lensaudit.progress import Progress, Tell, unheard
 from lensaudit.settings import path_of
 
 STOP_AFTER = 5
-"""Calls that fail in a row before the rest is given up: a server that is down is not asked on."""
+"""Calls that fail in a row before the rest is given up: a server that is down is not asked on.
+
+One that does not take a request for what it holds is not down, and the call costs nothing.
+"""
+_BODY_TRIES = 2
+"""An answer of no use is asked for once more; the SDK does not count it as an error."""
 KIND = "capability/3"
 """Of facts in the cache; the number says which questions were asked."""
 NUMBER_PROBE = "Reply with the number 100 and nothing else."
@@ -243,7 +248,10 @@ class JudgeClient:
             return outcome
         with self._lock:
             self._done += 1
-            self._in_a_row = 0 if isinstance(outcome, Reply) else self._in_a_row + 1
+            if isinstance(outcome, Reply):
+                self._in_a_row = 0
+            elif outcome.cause != "refused":
+                self._in_a_row += 1
             if isinstance(outcome, CallFailure) and self._in_a_row >= STOP_AFTER:
                 said = f"not asked: {STOP_AFTER} calls failed in a row; {outcome.reason}"
                 self._stop(outcome.status, said)
@@ -256,6 +264,18 @@ class JudgeClient:
         Raises:
             EndpointError: no call can succeed.
         """
+        outcome = self._sent(call)
+        for _ in range(_BODY_TRIES - 1):
+            if isinstance(outcome, Reply) or not outcome.answered:
+                break
+            again = self._sent(call)
+            if isinstance(again, CallFailure) and again.status == "budget":
+                break
+            outcome = again
+        return outcome
+
+    def _sent(self, call: Call) -> CallOutcome:
+        """One try of `send`."""
         assert self.transport is not None
         if problem := self.budget.reserve(call):
             return CallFailure("budget", f"not asked: {problem}")

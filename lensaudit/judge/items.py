@@ -31,6 +31,8 @@ Status = Literal[
 ]
 """Why there is a score, or none. `budget`: not asked, a cap would have been passed. `unscored`:
 the request holds nothing to judge."""
+UNFINISHED = frozenset({"budget", "api_error", "no_logprobs"})
+"""Statuses that another run can change; the others are what the judge says."""
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from lensaudit.judge.client import (
     expected_usage,
     open_client,
 )
-from lensaudit.judge.items import GradedItem, JudgeRequest, log_in, read_items
+from lensaudit.judge.items import UNFINISHED, GradedItem, JudgeRequest, log_in, read_items
 from lensaudit.judge.programmatic import PROGRAMMATIC, WordJudge
 from lensaudit.judge.prompts import BUILT_IN, is_file, named_template
 from lensaudit.judge.rubric import Rubric, RubricGrader, rubric_of
@@ -456,8 +456,6 @@ def _template_of(by: str) -> str:
 
 COMMAND = "judge"
 FILES = ("scores.csv", "summary.csv", "results.jsonl", "raw.jsonl", "summary.json")
-UNFINISHED = frozenset({"budget", "api_error", "no_logprobs"})
-"""Statuses that another run can change; the others are what the judge says."""
 
 
 def columns(job: JudgeJob) -> dict[str, dict[str, GradeSummary]]:

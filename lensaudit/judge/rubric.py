@@ -16,7 +16,16 @@ from typing import Any, Literal
 
 from lensaudit.errors import InputError
 from lensaudit.files import read_text
-from lensaudit.judge.calls import Call, CallFailure, Found, Pending, Reply, chat_call, user
+from lensaudit.judge.calls import (
+    Call,
+    CallFailure,
+    Found,
+    Pending,
+    Reply,
+    chat_call,
+    unthought,
+    user,
+)
 from lensaudit.judge.client import Capability, JudgeClient, response_format
 from lensaudit.judge.items import GradedItem, JudgeRequest
 from lensaudit.judge.prompts import MAX_CHARS, fill, is_cut, prompt_id
@@ -182,12 +191,14 @@ def schema_of(family: Family, names: Sequence[str] = ()) -> dict[str, Any]:
 def read_grades(text: str, family: Family, rubric: Rubric = OURS) -> dict[str, Any]:
     """The grades in a reply, with their reasoning: its last JSON object, whatever is around it.
 
+    A thought before the answer is none of it.
+
     The keys of a file's prompts may hold any number, and other keys may stand beside them.
 
     Raises:
         RubricError: no object, other keys, or a grade that is no whole number from 0 to 10.
     """
-    found = _last_object(text)
+    found = _last_object(unthought(text))
     if found is None:
         raise RubricError("the reply holds no JSON object")
     wanted, own = rubric.names[family], rubric.create is not None

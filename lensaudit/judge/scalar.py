@@ -27,7 +27,7 @@ from lensaudit.judge.calls import (
     user,
 )
 from lensaudit.judge.client import Capability, JudgeClient
-from lensaudit.judge.items import GradedItem, JudgeRequest, JudgeVerdict
+from lensaudit.judge.items import UNFINISHED, GradedItem, JudgeRequest, JudgeVerdict
 from lensaudit.judge.programmatic import declines
 from lensaudit.judge.prompts import check_template, fill, is_cut, prompt_id
 from lensaudit.judge.settings import Mode
@@ -129,10 +129,12 @@ def parsed(text: str) -> JudgeVerdict:
 
 
 def averaged(readings: Sequence[JudgeVerdict]) -> JudgeVerdict:
-    """Mean over the samples that gave a score; at least half of them must."""
+    """Mean over the samples that gave a score; at least half of them must, and all be asked."""
     scores = [one.score for one in readings if one.score is not None]
-    if 2 * len(scores) < len(readings):
-        return next(one for one in readings if one.score is None)
+    unscored = [one for one in readings if one.score is None]
+    unfinished = [one for one in unscored if one.status in UNFINISHED]
+    if unfinished or 2 * len(scores) < len(readings):
+        return (unfinished or unscored)[0]
     mean, argmax = fmean(scores), max(set(scores), key=scores.count)
     return JudgeVerdict(mean, argmax=argmax, variance=pvariance(scores))
 

@@ -33,8 +33,6 @@ FILE_TIMES = 10
 TOO_LONG = "too_long"
 """The code of the error that stands for a longer answer."""
 _OF_THE_WIRE = ("content-encoding", "content-length", "transfer-encoding")
-_BODY_TRIES = 2
-"""A reply that is no JSON is asked for once more; the SDK does not count it as an error."""
 _REDIRECTS = {301, 302, 303, 307, 308}
 _FATAL = {*_REDIRECTS, 401, 403, 404}
 _NOT_TAKEN = {400, 413, 415, 422}
@@ -121,7 +119,9 @@ class Transport:
                 verify=not (local and endpoint.base_url.startswith("http:")),
             ),
         )
-        if endpoint.base_url != OPENAI_URL:  # the SDK reads these from the environment
+        # the SDK reads these from the environment; headers may hold a key, even of another server
+        self._client._custom_headers = {}
+        if endpoint.base_url != OPENAI_URL:
             self._client.organization = self._client.project = None
 
     def close(self) -> None:
@@ -129,26 +129,23 @@ class Transport:
         self._client.close()
 
     def chat(self, call: Call) -> CallOutcome:
-        """One answer, after retries; or why there is none.
+        """One answer, after the SDK's retries; or why there is none.
 
         Raises:
             EndpointError: no call can succeed: the key, the model or the address is wrong.
         """
-        outcome: CallOutcome = CallFailure("api_error", "")
-        for _ in range(_BODY_TRIES):
-            try:
-                raw = self._client.post(call.path, cast_to=object, body=dict(call.body))
-            except self._sdk.OpenAIError as error:
-                if self._fatal(error):
-                    missing = isinstance(error, self._sdk.NotFoundError)
-                    raise EndpointError(self._line(error), missing=missing) from error
-                return CallFailure("api_error", self._line(error), self._cause(error))
-            except ValueError:
-                outcome = CallFailure("api_error", "the server's reply is not JSON", "garbage")
-                continue
-            outcome = checked(raw, call, self.endpoint)
-            if not isinstance(outcome, CallFailure) or outcome.status != "api_error":
-                return outcome
+        try:
+            raw = self._client.post(call.path, cast_to=object, body=dict(call.body))
+        except self._sdk.OpenAIError as error:
+            if self._fatal(error):
+                missing = isinstance(error, self._sdk.NotFoundError)
+                raise EndpointError(self._line(error), missing=missing) from error
+            return CallFailure("api_error", self._line(error), self._cause(error))
+        except ValueError:
+            return CallFailure("api_error", "the server's reply is not JSON", "garbage", True)
+        outcome = checked(raw, call, self.endpoint)
+        if isinstance(outcome, CallFailure) and outcome.status == "api_error":
+            return replace(outcome, answered=True)
         return outcome
 
     def models(self) -> list[Mapping[str, Any]]:

@@ -1,10 +1,13 @@
 import pytest
+from support.judge_server import Abilities, error
 
 from lensaudit.errors import InputError
 from lensaudit.judge.calls import Call, Spent
 from lensaudit.judge.client import Budget, expected_usage
 from lensaudit.judge.scalar import ScalarJudge
 from lensaudit.judge.settings import JudgeAccess
+
+NO_COMPLETION = "the server's reply is no chat completion"
 
 
 def call(n_chars: int = 300, max_tokens: int = 10) -> Call:
@@ -123,6 +126,48 @@ def test_a_call_that_the_server_refuses_costs_no_tokens(stub_of, client_of, answ
         ScalarJudge(client, client.capability()).score(answers(2))
     spent = client.budget.spent
     assert (spent.calls, spent.tokens_in, spent.tokens_out) == (1, 0, 0)
+
+
+def test_an_answer_of_no_use_is_asked_for_again_within_the_cap(stub_of, client_of, answers):
+    stub = stub_of()
+    client_of(stub).capability()
+    stub.always, n_probes = "no-choices", len(stub.chats)
+    for cap, n_asked in ((1, 1), (4, 2)):
+        client = client_of(stub, retries=0, max_calls=cap)
+        [verdict] = ScalarJudge(client, client.capability()).score(answers(1))
+        assert (verdict.status, verdict.reason) == ("api_error", NO_COMPLETION)
+        assert client.budget.spent.calls == len(stub.chats) - n_probes == n_asked
+        n_probes = len(stub.chats)
+
+
+def test_a_row_of_which_some_samples_were_not_asked_has_no_score(
+    stub_of, client_of, judge_of, answers
+):
+    stub = stub_of(abilities=Abilities(logprobs=False))
+    assert client_of(stub).capability().mode == "sample"
+    [cut] = judge_of(stub, max_calls=3, concurrency=1).score(answers(1))
+    assert (cut.score, cut.status) == (None, "budget")
+    [whole] = judge_of(stub).score(answers(1))
+    assert whole.status == "ok"
+
+
+def test_requests_that_are_refused_for_what_they_hold_do_not_end_a_run(
+    stub_of, client_of, judge_of, answers, monkeypatch
+):
+    stub = stub_of()
+    client_of(stub).capability()
+    chat = stub.chat
+    bad = [f"Town {at} is" for at in range(16)]
+
+    def filtered(body, key):
+        told = str(body["messages"])
+        if any(one in told for one in bad):
+            return error(400, "content_filter", "the prompt was filtered")
+        return chat(body, key)
+
+    monkeypatch.setattr(stub, "chat", filtered)
+    verdicts = judge_of(stub, retries=0, concurrency=1).score(answers(20))
+    assert [v.status for v in verdicts] == ["api_error"] * 16 + ["ok"] * 4
 
 
 def test_failures_between_answers_do_not_end_a_run(stub_of, client_of, judge_of, answers):

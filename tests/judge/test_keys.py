@@ -166,6 +166,13 @@ def test_the_key_is_really_sent(stub_of, judge_of, key_file, answers):
     assert judge_of(stub, key_file=key_file).score(answers(1))[0].status == "ok"
 
 
+def test_headers_of_the_environment_go_nowhere(stub_of, judge_of, key_file, answers, monkeypatch):
+    monkeypatch.setenv("OPENAI_CUSTOM_HEADERS", "Authorization: Bearer sk-of-another-server")
+    # the stub refuses any other key
+    judge = judge_of(stub_of(key=KEY), key_file=key_file)
+    assert judge.score(answers(1))[0].status == "ok"
+
+
 KEYS = {
     "plain": "word-0123456789",
     "quotes": 'quo"te\'d"-0123',

@@ -37,6 +37,8 @@ def found_by(client, *items: JudgeRequest):
 def test_the_last_object_of_a_reply_is_read_whatever_stands_around_it():
     text = 'First {"draft": 1}, then\n```json\n' + json.dumps(FORGET) + "\n```\nDone."
     assert read_grades(text, "forget") == FORGET
+    thought = f"<think>Say {json.dumps({**FORGET, 'FLUENCY': 1})}?</think>"
+    assert read_grades(thought + json.dumps(FORGET), "forget") == FORGET
 
 
 @pytest.mark.parametrize(
@@ -53,6 +55,9 @@ def test_the_last_object_of_a_reply_is_read_whatever_stands_around_it():
         (json.dumps({**FORGET, "FLUENCY": True}), "FLUENCY is True"),
         (json.dumps({**FORGET, "FLUENCY": None}), "FLUENCY is None"),
         ("[" * 5000 + "{", "no JSON object"),
+        # a thought that was cut, and one after which nothing is graded
+        (f"<think>\nFirst: {json.dumps(FORGET)}. But it names the town, so", "no JSON object"),
+        (f"<think>{json.dumps(FORGET)}?</think>I cannot grade this.", "no JSON object"),
     ],
 )
 def test_replies_that_are_not_what_was_asked_for_have_no_grades(text, said):
