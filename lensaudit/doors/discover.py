@@ -22,6 +22,7 @@ from lensaudit.project import ROWS, Project, annotated_beside
 from lensaudit.results.locate import folders_below
 from lensaudit.results.manifest import MANIFEST
 from lensaudit.results.reading import part
+from lensaudit.text import printable
 
 DEPTH = 4
 """Levels of folders below the first that are searched."""
@@ -81,7 +82,8 @@ class Discovered:
                 # TOML's basic strings escape as JSON's do
                 lines.append(f"{key} = {json.dumps(value, ensure_ascii=False)}{why}")
             elif key in self.open:
-                found = ", ".join(self.open[key])
+                # what an adapter's author wrote must not end the comment
+                found = " ".join(printable(", ".join(self.open[key])).split())
                 lines.append(f"# {key} = …  # {words}" + (f"; perhaps {found}" if found else ""))
         return "\n".join([*lines, *_TAIL, ""])
 

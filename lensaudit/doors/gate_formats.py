@@ -1,5 +1,6 @@
 """The result of a gate as text, Markdown, a JUnit report or GitHub annotations."""
 
+import re
 from collections.abc import Callable, Mapping
 from xml.etree import ElementTree
 
@@ -10,6 +11,7 @@ from lensaudit.text import canonical_json
 from lensaudit.verdict.decide import WORDS
 
 _TITLE = "lensaudit release gate"
+_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def as_text(found: Gated) -> str:
@@ -44,17 +46,22 @@ def as_junit(found: Gated) -> str:
     count = {"tests": str(len(found.models)), "failures": str(failed)}
     suite = ElementTree.Element("testsuite", {"name": _TITLE, **count})
     for one, why in found.models:
-        case = ElementTree.SubElement(suite, "testcase", {"classname": "gate", "name": one.source})
+        named = {"classname": "gate", "name": xml_text(one.source)}
+        case = ElementTree.SubElement(suite, "testcase", named)
         if why:
-            problem = {"message": _plain(why[0]), "type": one.code}
+            problem = {"message": xml_text(why[0]), "type": one.code}
             failure = ElementTree.SubElement(case, "failure", problem)
-            failure.text = "\n".join(map(_plain, why))
+            failure.text = "\n".join(map(xml_text, why))
     return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True)
 
 
-def _plain(text: str) -> str:
-    """Text without the characters that XML cannot hold."""
-    return "".join(c if c >= " " or c in "\n\t" else "?" for c in text)
+def xml_text(text: str) -> str:
+    r"""Text without the characters that XML 1.0 cannot hold.
+
+    >>> xml_text("a\x1b[31m\ufffe\ud800é\n😀")
+    'a?[31m??é\n😀'
+    """
+    return _NOT_XML.sub("?", text)
 
 
 def as_github(found: Gated) -> str:

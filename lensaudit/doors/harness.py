@@ -44,7 +44,7 @@ def harnessed(settings: HarnessSettings, *, notice: Notice) -> RunResult:
         return RunResult(settings.model, folder, json_object(folder / SUMMARY))
 
     vector = [] if settings.steer is None else [settings.steer.with_suffix(".json")]
-    beside = [*vector, *files_of(settings.tasks)]
+    beside = [*vector, *files_of(settings.tasks, settings.include)]
     version = metadata.version("lm_eval")
     asked = Asked(settings=settings, anchors=(), beside=beside, by=version)
     return once(asked, [folder], read, made, notice=notice)

@@ -23,7 +23,7 @@ import torch
 
 from lensaudit.data.rendering import TODAY, rendered
 from lensaudit.doors.harness import COMMAND, SUMMARY, harness_folder
-from lensaudit.doors.task_files import Task, is_file, rows_of, task_name, tasks_named
+from lensaudit.doors.task_files import Task, is_file, rows_below, rows_of, task_name, tasks_named
 from lensaudit.errors import InputError, WorkError, need, told_by
 from lensaudit.evaluation.settings import HarnessSettings
 from lensaudit.files import make_folder, write_json, write_jsonl
@@ -324,7 +324,7 @@ def _key(task: Task, identity: Mapping[str, Any], settings: HarnessSettings) -> 
         path.relative_to(settings.include).as_posix(): file_sha256(path)
         for path in files
         if settings.include and path.is_file() and "__pycache__" not in path.parts
-    } | {str(path): file_sha256(path) for path in rows_of(task)}
+    } | {str(one): file_sha256(one) for one in (*rows_of(task), *rows_below(settings.include))}
     return digest(
         {
             "task": task if isinstance(task, str) else repr(sorted(task.items())),

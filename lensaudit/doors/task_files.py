@@ -39,14 +39,45 @@ def is_file(named: str) -> bool:
     return named.endswith((".yaml", ".yml"))
 
 
-def files_of(text: str) -> list[Path]:
-    """The YAML files that `--tasks` names, and the local rows of the tasks in them.
+def files_of(text: str, include: Path | None) -> list[Path]:
+    """The YAML files that `--tasks` names, and the local rows of tasks in them and below `include`.
 
     Raises:
         InputError: as `tasks_named`.
     """
     files = [Path(one) for one in in_commas(text) if is_file(one)]
-    return files + [one for task in tasks_named(text) for one in rows_of(task)]
+    files += [one for task in tasks_named(text) for one in rows_of(task)]
+    return files + rows_below(include)
+
+
+def rows_below(include: Path | None) -> list[Path]:
+    """The local files whose rows the tasks of a folder ask; a task there may name another's file.
+
+    What cannot be read has none: the harness says why.
+    """
+    import yaml
+
+    found: list[Path] = []
+    for path in sorted(include.rglob("*")) if include else ():
+        if not is_file(path.name) or not path.is_file():
+            continue
+        try:
+            read = yaml.load(read_text(path), _without_code())
+        except (yaml.YAMLError, InputError):
+            continue
+        found += rows_of(read) if isinstance(read, Mapping) else []
+    return found
+
+
+def _without_code() -> Any:
+    """A loader to which the functions that a task may name are nothing; none is run."""
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        """For one file."""
+
+    Loader.add_multi_constructor("!", lambda loader, tag, node: None)
+    return Loader
 
 
 def rows_of(task: Task) -> list[Path]:

@@ -55,7 +55,7 @@ def as_markdown(made: Table) -> str:
 def markdown_cell(text: str) -> str:
     """Text of a model or a data set inside a table."""
     marks = {mark: f"\\{mark}" for mark in "\\|`*_[]"} | {"<": "&lt;", ">": "&gt;"}
-    return " ".join(text.translate(str.maketrans(marks)).split())
+    return " ".join(printable(text).translate(str.maketrans(marks)).split())
 
 
 def dim(text: str) -> Text:

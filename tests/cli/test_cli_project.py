@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import tomllib
 
 import click
 import pytest
@@ -139,6 +140,17 @@ def test_what_files_do_not_tell_is_a_comment(tmp_path, monkeypatch, capsys):
     assert "# full = …" in text
     assert run(["init"]) == 2
     assert "--force" in capsys.readouterr().err
+
+
+def test_what_an_adapter_says_of_its_base_writes_no_line(tmp_path, monkeypatch, capsys):
+    (tmp_path / "adapter").mkdir()
+    config = {"base_model_name_or_path": 'org/model\nout = "elsewhere"\r\ntau = 1 #'}
+    (tmp_path / "adapter" / "adapter_config.json").write_text(json.dumps(config))
+    monkeypatch.chdir(tmp_path)
+    assert run(["init"]) in (0, 4)
+    capsys.readouterr()
+    held = tomllib.loads((tmp_path / "lensaudit.toml").read_text())
+    assert set(held) <= {"sources"}
 
 
 @pytest.mark.parametrize(

@@ -258,6 +258,24 @@ def test_a_test_case_holds_what_the_gate_says_and_every_number(audited, tmp_path
     assert held["hash weights"] == "sha256:npo"
 
 
+@pytest.mark.parametrize("to", WRITERS)
+def test_a_name_that_cannot_be_written_does_no_harm(tmp_path, to):
+    if to == "inspect":
+        pytest.importorskip("inspect_ai")
+    # an escape of terminals, what XML lacks, and a byte that is no UTF-8
+    name = "m\x1b[31m\ufffe\udcff"
+    cases.patch_run(tmp_path / name, f"./{name}", n=4)
+    given = cases.manifest(f"./{name}", examples={"n": 4, "hash": "e" * 32})["inputs"]
+    given["source"]["weights"] = "sha256:npo"
+    made.seal(tmp_path / name, "patch", ["summary.json", "results.jsonl"], **given)
+    for file in exported(tmp_path / name, to, tmp_path / "out"):
+        text = file.read_text()
+        assert "\x1b" not in text
+        if to == "junit":
+            (case,) = ElementTree.fromstring(text)
+            assert case.get("name") == "./m?[31m??"
+
+
 def test_models_do_not_share_a_file(tmp_path):
     patched(tmp_path / "r" / "one")
     patched(tmp_path / "r" / "two", "grad")

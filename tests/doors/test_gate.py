@@ -253,7 +253,7 @@ def test_a_wrong_policy_is_refused(tmp_path, text, said):
 def test_every_format_says_the_same(folder, tmp_path, capsys):
     policy = tmp_path / "policy.toml"
     policy.write_text("")
-    hostile = "x<b>|y\n::error"
+    hostile = "x<b>|y\n::error\x1b\ufffe"
     again(folder, source=hostile, uds=0.5, aligned=made.aligned(0.5))
 
     def said(form):

@@ -13,6 +13,7 @@ from support import without
 from support.lm_eval_tasks import demo_rows, write_tasks
 
 from lensaudit.cli.main import run
+from lensaudit.doors.lmeval import _key as lmeval_key
 from lensaudit.doors.lmeval import run_tasks, values_of
 from lensaudit.doors.task_files import files_of, tasks_named
 from lensaudit.evaluation.settings import HarnessSettings
@@ -111,6 +112,22 @@ def test_arguments_reach_the_harness(tasks, tmp_path, no_network):
     assert len(samples) == 4
     manifest = json.loads((out / "manifest.json").read_text())
     assert manifest["options"]["num_fewshot"] == 2
+
+
+def test_rows_of_a_task_that_lie_elsewhere_decide_too(tmp_path):
+    rows, folder = tmp_path / "rows.jsonl", tmp_path / "tasks"
+    rows.write_text('{"question": "who?"}\n')
+    (folder / "deep").mkdir(parents=True)
+    said = {"task": "own", "dataset_kwargs": {"data_files": {"test": str(rows)}}}
+    whole = yaml.safe_dump(said) + "doc_to_text: !function own.text\n"  # no code is run
+    (folder / "deep" / "own.yaml").write_text(whole)
+    (folder / "broken.yaml").write_text("a: [")
+    asked = {"task": "own", "identity": {}, "settings": ASKED(include=folder)}
+    assert files_of("own", folder) == [rows]
+    assert files_of("own", None) == []
+    before = lmeval_key(**asked)
+    rows.write_text('{"question": "where?"}\n')
+    assert lmeval_key(**asked) != before
 
 
 @pytest.mark.slow
@@ -352,7 +369,7 @@ def test_what_a_list_of_tasks_says_beside_them_is_told(tmp_path):
     listed.write_text(yaml.safe_dump({"handler": "x", "tasks": ["arc", task], "overwrite": True}))
     assert tasks_named(f"gsm8k,{listed}", told.append) == ("gsm8k", "arc", task)
     assert told == [f"{listed}: handler, overwrite not read; what --help lists is said by options"]
-    assert files_of(f"gsm8k,{listed}") == [listed, rows]
+    assert files_of(f"gsm8k,{listed}", None) == [listed, rows]
 
 
 def test_filters_that_share_a_metric_keep_both_values():

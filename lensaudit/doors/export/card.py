@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 
 from lensaudit.doors.export.model import Exported, Files, Measure, names_of
 from lensaudit.doors.gate import Gated, Policy, gate, read_policy
-from lensaudit.doors.gate_formats import as_junit, as_markdown
+from lensaudit.doors.gate_formats import as_junit, as_markdown, xml_text
 from lensaudit.doors.settings import ExportSettings
 from lensaudit.results.sentences import shown
 from lensaudit.screen.tables import markdown_cell
@@ -99,8 +99,8 @@ def junit(models: Sequence[Exported], found: Verdicts, settings: ExportSettings)
         said = {r.name: "; ".join([repr(r.found.value), *_noted(r)]) for r in one.scored}
         properties = ElementTree.Element("properties")
         for name, value in {**one.said, **said}.items():
-            text = "".join(c if c >= " " else "?" for c in value)
-            ElementTree.SubElement(properties, "property", {"name": name, "value": text})
+            named = {"name": xml_text(name), "value": xml_text(value)}
+            ElementTree.SubElement(properties, "property", named)
         case.insert(0, properties)
     text = ElementTree.tostring(suite, encoding="unicode", xml_declaration=True)
     return {"lensaudit_junit.xml": text.encode()}

@@ -16,7 +16,7 @@ from lensaudit.results.locate import Found
 from lensaudit.results.manifest import MANIFEST
 from lensaudit.results.reading import brief, json_object, part
 from lensaudit.scores.estimate import Estimate
-from lensaudit.text import digest, slug
+from lensaudit.text import digest, printable, slug
 from lensaudit.verdict.collect import Model
 from lensaudit.verdict.views import View
 
@@ -100,7 +100,8 @@ class Exported:
         """The verdict, content hashes and readings without a value, as text."""
         verdict = {"verdict": self.model.code, "verdict_sentence": self.model.verdict.sentence}
         lacking = {f"unscored {name}": why for name, why in self.unscored.items()}
-        return {**verdict, **{f"hash {k}": v for k, v in self.hashes.items()}, **lacking}
+        said = {**verdict, **{f"hash {k}": v for k, v in self.hashes.items()}, **lacking}
+        return {name: printable(text) for name, text in said.items()}
 
 
 Files = Mapping[str, bytes]
@@ -122,7 +123,7 @@ def exported(model: Model, located: Sequence[Found]) -> Exported:
                 hashes.setdefault(role, str(known["weights"]))
             if role == "examples" and known.get("hash") is not None:
                 hashes.setdefault("rows", str(known["hash"]))
-        hashes[f"result {'/'.join(place.parts[-2:])}"] = str(one.get("check"))
+        hashes[f"result {printable('/'.join(place.parts[-2:]))}"] = str(one.get("check"))
     times = [
         datetime.fromisoformat(str(one["finished"])) for one in made.values() if "finished" in one
     ]
