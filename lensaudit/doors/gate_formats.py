@@ -6,6 +6,7 @@ from xml.etree import ElementTree
 
 from lensaudit.doors.gate import Gated
 from lensaudit.report.shelf import labelled
+from lensaudit.results.locate import LeftOut
 from lensaudit.screen.tables import markdown_cell
 from lensaudit.text import canonical_json
 from lensaudit.verdict.decide import WORDS
@@ -21,7 +22,7 @@ def as_text(found: Gated) -> str:
         named = f"{label[one.weights]}: {WORDS[one.word][0]}"
         lines.append(f"{'FAIL' if why else 'pass'}  {named}")
         lines += [f"      {reason}" for reason in why]
-    lines += [f"left out  {one.path}: {one.reason}" for one in found.left_out]
+    lines += [f"{_out(one)}  {one.path}: {one.reason}" for one in found.left_out]
     n = sum(not why for _, why in found.models)
     return "\n".join([*lines, f"{n} of {len(found.models)} pass"])
 
@@ -37,21 +38,31 @@ def as_markdown(found: Gated) -> str:
     ]
     head = ["| model | verdict | gate | why |", "|---|---|---|---|"]
     said = "passed" if found.passed else "failed"
-    return "\n".join([f"### {_TITLE}: {said}", "", *head, *rows])
+    out = [f"- {_out(one)}: {markdown_cell(f'{one.path}: {one.reason}')}" for one in found.left_out]
+    return "\n".join([f"### {_TITLE}: {said}", "", *head, *rows, *([""] if out else []), *out])
+
+
+def _out(one: LeftOut) -> str:
+    return "FAIL" if one.unfinished else "left out"
 
 
 def as_junit(found: Gated) -> str:
-    """A test case a model, as CI systems read them."""
-    failed = sum(bool(why) for _, why in found.models)
-    count = {"tests": str(len(found.models)), "failures": str(failed)}
+    """A test case a model, and one for what is left out, as CI systems read them."""
+    cases = [(one.source, one.code, "failure" if why else "", why) for one, why in found.models]
+    cases += [
+        (one.path, _out(one), "failure" if one.unfinished else "skipped", (one.reason,))
+        for one in found.left_out
+    ]
+    said = [kind for _, _, kind, _ in cases]
+    count = {"failures": said.count("failure"), "skipped": said.count("skipped")}
+    count = {"tests": str(len(cases)), **{name: str(n) for name, n in count.items()}}
     suite = ElementTree.Element("testsuite", {"name": _TITLE, **count})
-    for one, why in found.models:
-        named = {"classname": "gate", "name": xml_text(one.source)}
+    for name, code, kind, why in cases:
+        named = {"classname": "gate", "name": xml_text(name)}
         case = ElementTree.SubElement(suite, "testcase", named)
-        if why:
-            problem = {"message": xml_text(why[0]), "type": one.code}
-            failure = ElementTree.SubElement(case, "failure", problem)
-            failure.text = "\n".join(map(xml_text, why))
+        if kind:
+            problem = {"message": xml_text(why[0]), "type": code}
+            ElementTree.SubElement(case, kind, problem).text = "\n".join(map(xml_text, why))
     return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True)
 
 
@@ -71,6 +82,9 @@ def as_github(found: Gated) -> str:
         lines += [f"::error title={_TITLE}::{_escaped(f'{one.source}: {n}')}" for n in why]
         if not why:
             lines.append(f"::notice title={_TITLE}::{_escaped(one.verdict.sentence)}")
+    for one in found.left_out:
+        how = "error" if one.unfinished else "notice"
+        lines.append(f"::{how} title={_TITLE}::{_escaped(f'{one.path}: {one.reason}')}")
     return "\n".join(lines)
 
 

@@ -94,6 +94,8 @@ class LeftOut:
 
     path: str
     reason: str
+    unfinished: bool = False
+    """A run was begun there, and what it would have said is not known."""
 
 
 def locate(paths: Iterable[Path]) -> tuple[list[Found], list[LeftOut]]:
@@ -126,13 +128,14 @@ def locate(paths: Iterable[Path]) -> tuple[list[Found], list[LeftOut]]:
 def _in_folder(top: Path) -> tuple[list[Found], list[LeftOut]]:
     found: list[Found] = []
     left: list[LeftOut] = []
-    for folder, names in folders_below(top, closed_by=_CLOSED, skipped=_NO_RESULTS):
+    for folder, names in folders_below(top, closed_by=_CLOSED, skipped=_NO_RESULTS, links=True):
         here = _marked(folder, names)
         found += here
         traces = [name for name in _TRACES if name in names]
         if traces and not here and COLLECTED not in names:
             is_model = any(name.endswith(".safetensors") for name in names)
-            left.append(LeftOut(str(folder), _MODEL if is_model else UNFINISHED.format(traces[0])))
+            why = _MODEL if is_model else UNFINISHED.format(traces[0])
+            left.append(LeftOut(str(folder), why, unfinished=not is_model))
     return found, left
 
 
@@ -142,6 +145,7 @@ def folders_below(
     *,
     closed_by: str = "",
     skipped: Collection[str] = (PASSES,),
+    links: bool = False,
 ) -> Iterator[tuple[Path, list[str]]]:
     """Folders from `top` down, with the names in them; what starts with a dot is not entered.
 
@@ -150,11 +154,14 @@ def folders_below(
         depth: of those that are looked into; without it all are.
         closed_by: a file whose folder is not entered further.
         skipped: names of folders that are not entered.
+        links: whether a link to a folder elsewhere is entered; a folder is met once.
     """
-    base = len(top.parts)
-    for folder, inner, files in os.walk(top):
-        names = [*files, *inner]
-        closed = closed_by in files or len(Path(folder).parts) - base >= depth
+    base, seen = len(top.parts), set[Path]()
+    for folder, inner, files in os.walk(top, followlinks=links):
+        here = Path(folder).resolve()
+        names = [] if here in seen else [*files, *inner]
+        closed = closed_by in names or len(Path(folder).parts) - base >= depth or not names
+        seen.add(here)
         inner[:] = sorted(n for n in inner if not closed and n[:1] != "." and n not in skipped)
         yield Path(folder), names
 

@@ -91,7 +91,8 @@ def kept_of_runs(
     own: Sequence[EvaluationResult], full: Sequence[EvaluationResult]
 ) -> tuple[Keeps, ...]:
     """The same of evaluations, of the two that asked for the same rows and show least is left."""
-    pairs = ((one, other) for one in own for other in full if _kept_rows(one) == _kept_rows(other))
+    asked = {id(run): _asked(run, "retain", "ra", "wf") for run in (*own, *full)}
+    pairs = ((one, two) for one in own for two in full if asked[id(one)] == asked[id(two)])
     found = (
         kept(*({name: one.value for name, one in run.entries.items()} for run in both))
         for both in pairs
@@ -99,15 +100,10 @@ def kept_of_runs(
     return min(filter(None, found), key=lambda one: [keeps.share for keeps in one], default=())
 
 
-def _kept_rows(run: EvaluationResult) -> object:
-    """Content of the rows to keep; None where a log of another tool does not say."""
-    return part(run.manifest, "inputs", "data").get("retain")
-
-
-def _forget_rows(run: EvaluationResult) -> object:
-    """Content of the rows to forget, and how they were asked."""
-    inputs = part(run.manifest, "inputs")
-    return part(inputs, "data").get("forget"), part(inputs, "conditions").get("template")
+def _asked(run: EvaluationResult, *splits: str) -> object:
+    """Content of rows, and how they were asked; None where a log of another tool does not say."""
+    data, template = (part(run.manifest, "inputs", one) for one in ("data", "conditions"))
+    return [*map(data.get, splits), template.get("template")]
 
 
 def keeps_document(found: Iterable[Keeps]) -> dict[str, dict[str, float]]:
@@ -321,8 +317,10 @@ class Verdicts:
         never = {run.models["retain"].weights for run in model.runs} & self._models.keys()
         arm = [run for one in never for run in self._models[str(one)].evals]
         for run in model.evals:
-            tops = [one for one in full if _forget_rows(one) == _forget_rows(run)]
-            arms = [one for one in arm if _forget_rows(one) == _forget_rows(run)]
+            tops, arms = (
+                [one for one in runs if _asked(one, "forget") == _asked(run, "forget")]
+                for runs in (full, arm)
+            )
             for top, retain in product(tops or [None], arms):
                 if view := asked_beside(run, top, retain):
                     yield Beside([view], facts_in(run.manifest or {}, None, run.path))
@@ -384,17 +382,18 @@ def verdicts(places: Sequence[Place], calibration: Place | None = None) -> Verdi
     judged = Verdicts(read_calibration(path_of(calibration)))
     for place in map(Path, places):
         found, missed = locate([place])
-        for one in found:
+        new = [one for one in found if one.path.resolve() not in judged.found]
+        for one in new:
             # a log in open-unlearning's layout may be of another tool: it decides nothing
             (check_result if one.kind == "eval" else check_whole)(one.path)
-        if not sum([judged.take(one) for one in found]):
+        if not sum([judged.take(one) for one in new]) and len(new) == len(found):
             missed = [*judged.left_out, *missed]
             why = f" ({missed[0].reason})" if missed else ""
             raise InputError(
                 f"{place}: holds no result that a verdict can be made from{why}; {WANTED}"
             )
         judged.left_out += missed
-        judged.found |= {one.path.resolve(): one for one in found}
+        judged.found |= {one.path.resolve(): one for one in new}
     judged.left_out += judged.held_to
     return judged
 

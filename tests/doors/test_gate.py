@@ -25,15 +25,15 @@ def again(folder, **changes):
     return made.save_run(folder, made.summary(**changes))
 
 
-def evaluated(folder, role, rows="r", **values):
-    """An evaluation of `full` or of the source, on some rows to keep."""
+def evaluated(folder, role, rows="r", template="t", **values):
+    """An evaluation of `full` or of the source, on some rows to keep, asked in a template."""
     weights = made.inputs(made.summary())[role]["weights"]
     place = folder.parent / f"eval-{role}"
     place.mkdir(exist_ok=True)
     log = {name: {"agg_value": value} for name, value in values.items()}
     (place / "TOFU_EVAL.json").write_text(json.dumps(log))
     named = {"model": {"name": role, "weights": weights}, "data": {"retain": rows}}
-    made.seal(place, "eval", ["TOFU_EVAL.json"], **named)
+    made.seal(place, "eval", ["TOFU_EVAL.json"], **named, conditions={"template": template})
 
 
 @pytest.mark.parametrize(
@@ -70,6 +70,14 @@ def test_utility_is_what_is_kept_of_what_full_has(folder, own, full, told, said)
     _, reasons = gate(verdicts([folder.parent]), Policy(utility_at_least=0.9)).models[0]
     assert len(reasons) == (said is not None)
     assert said is None or said in reasons[0]
+
+
+@pytest.mark.parametrize("other", [{"rows": "s"}, {"template": "u"}], ids=["rows", "template"])
+def test_utility_of_other_rows_or_in_another_template_is_not_compared(folder, other):
+    evaluated(folder, "source", retain_Q_A_Prob=0.3)
+    evaluated(folder, "full", retain_Q_A_Prob=0.3, **other)
+    found = gate(verdicts([folder.parent]), Policy(utility_at_least=0.9))
+    assert "not measured beside full" in found.models[0][1][0]
 
 
 def attacked(folder, area, ends, p=0.2, says="nothing is shown (p 0.2)", **more):
@@ -152,7 +160,9 @@ def test_an_empty_policy_passes_what_is_erased_and_nothing_else(folder, tmp_path
         ({"collateral": {"retain": made.lost(None)}}, {"max_collateral": 0.1}, "has no interval"),
         ({}, {"utility_at_least": 0.9}, "what x keeps was not measured beside full"),
         ({}, {"max_betrayal": 0.9}, "max_betrayal: not measured"),
-        ({}, {"max_leak": 0.01}, "max_leak: it may say"),
+        ({}, {"max_leak": 0.01}, "max_leak: what it says once begun may be 0.08 of the facts"),
+        ({"told": None}, {"max_leak": 0.3}, "max_leak: what it says when asked was not measured"),
+        ({"outputs": None}, {"max_leak": 0.3}, "what it says once begun was not measured"),
         ({"calibration": {"full": 0.5, "retain": 1.0}}, {}, "the scale is off"),
     ],
 )
@@ -261,7 +271,7 @@ def test_every_format_says_the_same(folder, tmp_path, capsys):
         return capsys.readouterr().out
 
     content = json.loads(said("json"))
-    assert set(content) == {"policy", "passed", "models"}
+    assert set(content) == {"policy", "passed", "models", "left_out"}
     assert content["policy"]["pass"] == ["erased"]
     (one,) = content["models"]
     assert {"model", "code", "passed", "why"} <= set(one)
@@ -273,6 +283,39 @@ def test_every_format_says_the_same(folder, tmp_path, capsys):
     assert "<b>" not in table
     assert sum(line.startswith("::error") for line in said("github").splitlines()) == 1
     assert "FAIL" in said("text")
+
+
+def test_an_unfinished_result_fails_and_every_format_names_it(folder, tmp_path, capsys):
+    policy = tmp_path / "policy.toml"
+    policy.write_text("")
+    arguments = ["verdict", str(folder.parent), "--gate", str(policy), "--format"]
+    assert run([*arguments, "text"]) == 0
+    begun = folder.parent / "worst"
+    begun.mkdir()
+    (begun / "jobs.jsonl").write_text("")
+    capsys.readouterr()
+    said = {}
+    for form in ("text", "json", "markdown", "junit", "github"):
+        assert run([*arguments, form]) == 4
+        said[form] = capsys.readouterr().out
+        assert "unfinished: holds jobs.jsonl but no summary" in said[form]
+    suite = ElementTree.fromstring(said["junit"])
+    assert [suite.get(name) for name in ("tests", "failures", "skipped")] == ["2", "1", "0"]
+    assert [one.tag for case in suite for one in case] == ["failure"]
+    assert json.loads(said["json"])["left_out"][0]["unfinished"] is True
+
+
+def test_results_behind_a_link_count_and_one_that_is_named_twice_counts_once(folder, tmp_path):
+    tree = tmp_path / "tree"
+    made.save_run(tree / "good", made.summary(source="y"), weights="y")
+    again(folder, uds=0.1, aligned=made.aligned(0.1))
+    (tree / "bad").symlink_to(folder)
+    (folder / "round").symlink_to(tree)
+    linked = verdicts([tree])
+    assert sorted(one.source for one in linked.models) == ["x", "y"]
+    assert not gate(linked, Policy()).passed
+    twice = verdicts([folder, folder, tree, folder.parent])
+    assert twice.document() == verdicts([folder, tree]).document()
 
 
 def test_a_format_without_a_gate_is_refused_but_a_table(folder, capsys):

@@ -210,11 +210,14 @@ def test_a_checkpoint_is_not_taken_for_an_unfinished_result(tmp_path, capsys):
     assert "run its command again" not in said
 
 
-def test_links_and_hidden_folders_are_not_followed(tmp_path):
+def test_hidden_folders_are_not_entered_and_links_are(tmp_path):
     patch_run(tmp_path / "out" / ".hidden", "a")
     patch_run(tmp_path / "elsewhere", "b")
+    (tmp_path / "elsewhere" / "round").symlink_to(tmp_path / "out")
     (tmp_path / "out" / "link").symlink_to(tmp_path / "elsewhere")
-    assert locate([tmp_path / "out"])[0] == []
+    (found,), left = locate([tmp_path / "out"])
+    assert found.path.parent == tmp_path / "out" / "link"
+    assert left == []
 
 
 def test_questions_of_older_results_come_from_the_forget_set(tmp_path):
