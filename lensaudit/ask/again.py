@@ -39,8 +39,8 @@ MOST_FILES = 256
 ANCHORS = ("--full", "--retain")
 _PLACES = {"FILE", "PATH", "DIR"}
 """Words in an option's metavar that mean a file or a folder."""
-_WRITTEN = ("out", "activations")
-"""Folders that a run writes into."""
+_WRITTEN = ("out", "activations", "cache")
+"""Folders and a judge's kept answers, which a run writes into."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,6 +7,7 @@ from typing import Any
 
 from lensaudit.ask.again import Asked, once
 from lensaudit.errors import WorkError
+from lensaudit.judge.endpoint import address_of
 from lensaudit.progress import Notice, Tell
 from lensaudit.results.kinds.directions import DirectionsRecord
 from lensaudit.results.kinds.steering import CoefficientSweep, LayerSweep, TraitMatrix
@@ -68,7 +69,7 @@ def extracted(settings: ExtractSettings, *, notice: Notice, progress: Tell) -> E
         documents = [signed_object(place / f"{name}.json") for name in said["vectors"]]
         return Extracted(place, documents, said["massive"])
 
-    asked = Asked(settings=settings, anchors=())
+    asked = Asked(settings=settings, anchors=(), by=address_of(settings.base_url))
     return once(asked, [folder], read, made, notice=notice, manifest=EXTRACTED)
 
 
@@ -90,7 +91,7 @@ def steered(settings: AskSettings, *, notice: Notice, progress: Tell) -> Results
     elif isinstance(settings, LayerSettings) and settings.vectors is None:
         beside = [folder / "vectors"]
     return once(
-        Asked(settings=settings, anchors=(), beside=beside),
+        Asked(settings=settings, anchors=(), beside=beside, by=address_of(settings.base_url)),
         [folder],
         lambda _: (Found("steering", folder / file).record, folder / file),
         made,
@@ -114,8 +115,9 @@ def crossed(settings: CrossSettings, *, notice: Notice, progress: Tell) -> tuple
     found = [found_in(settings, load_trait(one)) for one in names]
     own = [path for path in map(Path, names) if path.is_file()]
     beside = [one / name for one in found for name in (VECTORS, "results.json", "layer_sweep.json")]
+    by = address_of(settings.base_url)
     return once(
-        Asked(settings=settings, anchors=(), beside=[*own, *beside]),
+        Asked(settings=settings, anchors=(), beside=[*own, *beside], by=by),
         [folder],
         lambda _: (Found("traits", folder / CROSSED).record, folder / CROSSED),
         made,

@@ -97,13 +97,18 @@ def open_endpoint(
         InputError: a bad address, no key, a key that others can read, or one that would travel
             unencrypted.
     """
-    url = check_url(base_url or os.environ.get("OPENAI_BASE_URL") or OPENAI_URL, option)
+    url = check_url(address_of(base_url), option)
     if not model.strip():
         raise InputError("the judge's model has no name; give --judge")
     key = NO_KEY if offline else _key(url, key_env, key_file)
     if key != NO_KEY and url.startswith("http://") and not is_local(url):
         raise InputError(f"{url}: the key would travel unencrypted; use https")
     return Endpoint(url, model, key, option)
+
+
+def address_of(base_url: str | None) -> str:
+    """The address that a choice stands for: without one that of the environment, or OpenAI's."""
+    return base_url or os.environ.get("OPENAI_BASE_URL") or OPENAI_URL
 
 
 def check_url(url: str, option: str = "--base-url") -> str:
@@ -179,7 +184,7 @@ def _key(url: str, key_env: str | None, key_file: Path | None) -> str:
         if not os.environ.get(key_env):
             raise InputError(f"the variable {key_env} is not set; it should hold the key")
         return check_key(os.environ[key_env], f"the variable {key_env}")
-    own = {OPENAI_URL, (os.environ.get("OPENAI_BASE_URL") or OPENAI_URL).rstrip("/")}
+    own = {OPENAI_URL, address_of(None).rstrip("/")}
     if os.environ.get(DEFAULT_KEY_ENV) and urlsplit(url).netloc in {
         urlsplit(one).netloc for one in own
     }:

@@ -1,10 +1,13 @@
 """Prompt files: the shipped ones, and what is wrong with others."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
+from lensaudit.doors import steering
 from lensaudit.errors import InputError
+from lensaudit.steer.settings import ExtractSettings
 from lensaudit.steer.trait import load_trait, parse_trait, shipped_traits
 
 FURTHER = (
@@ -95,3 +98,16 @@ def test_an_unknown_trait_lists_the_shipped_ones(tmp_path):
     file.write_text("[1]")
     with pytest.raises(InputError, match="wanted an object"):
         load_trait(str(file))
+
+
+def test_the_judge_behind_another_address_is_another_question(tmp_path, monkeypatch):
+    keys = []
+    monkeypatch.setattr(steering, "once", lambda asked, *_, **__: keys.append(asked.key()))
+    settings = ExtractSettings(name="demo/full", trait="refusal", out=tmp_path, filter_judge="m")
+    kept = tmp_path / "answers.sqlite"
+    for address in ("http://127.0.0.1:1/v1", "http://127.0.0.1:2/v1", "http://127.0.0.1:2/v1"):
+        monkeypatch.setenv("OPENAI_BASE_URL", address)
+        steering.extracted(replace(settings, cache=kept), notice=print, progress=print)
+        kept.write_text(address)  # what a run keeps is no part of what it was asked
+    first, second, third = keys
+    assert first != second == third
