@@ -1,7 +1,7 @@
 """The result of a gate as text, Markdown, a JUnit report or GitHub annotations."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from xml.etree import ElementTree
 
 from lensaudit.doors.gate import Gated
@@ -46,23 +46,25 @@ def _out(one: LeftOut) -> str:
     return "FAIL" if one.unfinished else "left out"
 
 
+def _cases(found: Gated) -> Iterator[tuple[str, str, str, Sequence[str]]]:
+    """Each model and what is left out: its name, code, what JUnit calls it, what is said of it."""
+    for one, why in found.models:
+        yield one.source, one.code, "failure" if why else "", why or [one.verdict.sentence]
+    for one in found.left_out:
+        yield one.path, _out(one), "failure" if one.unfinished else "skipped", [one.reason]
+
+
 def as_junit(found: Gated) -> str:
     """A test case a model, and one for what is left out, as CI systems read them."""
-    cases = [(one.source, one.code, "failure" if why else "", why) for one, why in found.models]
-    cases += [
-        (one.path, _out(one), "failure" if one.unfinished else "skipped", (one.reason,))
-        for one in found.left_out
-    ]
-    said = [kind for _, _, kind, _ in cases]
-    count = {"failures": said.count("failure"), "skipped": said.count("skipped")}
-    count = {"tests": str(len(cases)), **{name: str(n) for name, n in count.items()}}
-    suite = ElementTree.Element("testsuite", {"name": _TITLE, **count})
-    for name, code, kind, why in cases:
-        named = {"classname": "gate", "name": xml_text(name)}
-        case = ElementTree.SubElement(suite, "testcase", named)
+    kinds = [kind for _, _, kind, _ in _cases(found)]
+    count = {"failures": kinds.count("failure"), "skipped": kinds.count("skipped")}
+    counted = {name: str(n) for name, n in {"tests": len(kinds), **count}.items()}
+    suite = ElementTree.Element("testsuite", {"name": _TITLE, **counted})
+    for name, code, kind, why in _cases(found):
+        case = ElementTree.SubElement(suite, "testcase", classname="gate", name=xml_text(name))
         if kind:
-            problem = {"message": xml_text(why[0]), "type": code}
-            ElementTree.SubElement(case, kind, problem).text = "\n".join(map(xml_text, why))
+            problem = ElementTree.SubElement(case, kind, message=xml_text(why[0]), type=code)
+            problem.text = "\n".join(map(xml_text, why))
     return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True)
 
 
@@ -77,15 +79,12 @@ def xml_text(text: str) -> str:
 
 def as_github(found: Gated) -> str:
     """Workflow commands: an error for each reason, a notice for a model that passes."""
-    lines: list[str] = []
-    for one, why in found.models:
-        lines += [f"::error title={_TITLE}::{_escaped(f'{one.source}: {n}')}" for n in why]
-        if not why:
-            lines.append(f"::notice title={_TITLE}::{_escaped(one.verdict.sentence)}")
-    for one in found.left_out:
-        how = "error" if one.unfinished else "notice"
-        lines.append(f"::{how} title={_TITLE}::{_escaped(f'{one.path}: {one.reason}')}")
-    return "\n".join(lines)
+    return "\n".join(
+        f"::{'error' if kind == 'failure' else 'notice'} title={_TITLE}::"
+        f"{_escaped(f'{name}: {text}' if kind else text)}"
+        for name, _, kind, why in _cases(found)
+        for text in why
+    )
 
 
 def _escaped(text: str) -> str:

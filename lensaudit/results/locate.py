@@ -104,8 +104,7 @@ def locate(paths: Iterable[Path]) -> tuple[list[Found], list[LeftOut]]:
     Raises:
         InputError: a path does not exist.
     """
-    found: dict[Path, Found] = {}
-    left: list[LeftOut] = []
+    found, left = dict[Path, Found](), list[LeftOut]()
     for path in paths:
         if not path.exists():
             raise InputError(f"{path}: no such file or folder; {WANTED}")
@@ -113,12 +112,8 @@ def locate(paths: Iterable[Path]) -> tuple[list[Found], list[LeftOut]]:
             _in_folder(path) if path.is_dir() else (_marked(path.parent, [path.name]), [])
         )
         if not here and not missed:
-            why = (
-                "holds no result of lensaudit"
-                if path.is_dir()
-                else f"is no result of lensaudit; {WANTED}"
-            )
-            missed = [LeftOut(str(path), why)]
+            none = "holds no result of lensaudit", f"is no result of lensaudit; {WANTED}"
+            missed = [LeftOut(str(path), none[path.is_file()])]
         left += missed
         for one in here:
             found.setdefault(one.path.resolve(), one)
@@ -126,16 +121,15 @@ def locate(paths: Iterable[Path]) -> tuple[list[Found], list[LeftOut]]:
 
 
 def _in_folder(top: Path) -> tuple[list[Found], list[LeftOut]]:
-    found: list[Found] = []
-    left: list[LeftOut] = []
+    found, left = list[Found](), list[LeftOut]()
     for folder, names in folders_below(top, closed_by=_CLOSED, skipped=_NO_RESULTS, links=True):
         here = _marked(folder, names)
         found += here
         traces = [name for name in _TRACES if name in names]
         if traces and not here and COLLECTED not in names:
             is_model = any(name.endswith(".safetensors") for name in names)
-            why = _MODEL if is_model else UNFINISHED.format(traces[0])
-            left.append(LeftOut(str(folder), why, unfinished=not is_model))
+            unfinished = LeftOut(str(folder), UNFINISHED.format(traces[0]), unfinished=True)
+            left.append(LeftOut(str(folder), _MODEL) if is_model else unfinished)
     return found, left
 
 
