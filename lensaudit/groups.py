@@ -41,8 +41,7 @@ def numbered(name: Any) -> Any:
     >>> numbered("1"), numbered("-1"), numbered("01"), numbered("@ada")
     (1, -1, '01', '@ada')
     """
-    is_number = isinstance(name, str) and _WHOLE.fullmatch(name)
-    return int(name) if is_number else name
+    return int(name) if isinstance(name, str) and _WHOLE.fullmatch(name) else name
 
 
 def normalised(text: str) -> str:

@@ -68,8 +68,7 @@ def slug(name: str, limit: int = 40) -> str:
     >>> slug("../models/idk nll"), slug("-rf"), slug("…")
     ('models-idk-nll', 'rf', 'model')
     """
-    text = unicodedata.normalize("NFKC", name)
-    text = re.sub(r"[^A-Za-z0-9._-]+", "-", text).lower()
+    text = re.sub(r"[^A-Za-z0-9._-]+", "-", unicodedata.normalize("NFKC", name)).lower()
     text = re.sub(r"\.{2,}", "-", text)
     return text.strip(".-_")[:limit].strip(".-_") or "model"
 

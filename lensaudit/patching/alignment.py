@@ -306,8 +306,7 @@ class Removal:
     def key(self, map_key: str, rows: Sequence[Encoded]) -> str:
         """Content hash of what they depend on, beside the source's weights and the conditions."""
         learnt = sorted((example_hash(e), self.folds[e.idx]) for e in rows)
-        many = () if self.n == 1 else (self.n,)
-        return digest([_SHARED_SCHEMA, *many, map_key, learnt])
+        return digest([_SHARED_SCHEMA, *([self.n] if self.n > 1 else []), map_key, learnt])
 
 
 def one_direction(rows: Sequence[Encoded]) -> Removal:
