@@ -206,8 +206,8 @@ def edited(
     conditions: Conditions,
 ) -> Iterator[tuple[Any, Any]]:
     """The Hugging Face model in memory, quantised or steered, and its own tokenizer."""
-    dtype = getattr(torch, conditions.dtype)
-    model = load_causal(checkpoint, dtype=dtype, device=conditions.device, attn=settings.attn)
+    dtype, device = getattr(torch, conditions.dtype), resolve_device(settings.device)
+    model = load_causal(checkpoint, dtype=dtype, device=device, attn=settings.attn)
     tokenizer = load_tokenizer(checkpoint)
     if settings.quantize is not None:
         quantise_in_place(model, settings.quantize)

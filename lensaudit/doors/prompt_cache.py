@@ -81,7 +81,7 @@ def cache_prompts(
         weights=memory_hash(hf),
         tokenizer=digest(model.tokenizer.backend_tokenizer.to_str()),
         dtype=dtype,  # pyright: ignore[reportArgumentType]  # a key of DTYPES
-        device_class=device_class(some.device.type),
+        device_class=device_class(str(some.device)),
         attention=EAGER,
         batch_policy=batch_policy("right-padded", dtype, batch_size),
         examples=encoded_hash(encoded),

@@ -23,12 +23,20 @@ memory.stat for the cache of files that is given up when memory is wanted."""
 def free_bytes(device: str) -> int | None:
     """Memory that can still be taken on `device`; None where no driver tells.
 
-    On a CPU what is available, or what limits of this process leave of it.
+    On a CPU what is available, or what limits of this process leave of it; on a card what its
+    driver has, with what PyTorch keeps of models that were let go, and no more than this process's
+    part.
     """
     if device.startswith("cuda"):
-        return torch.cuda.mem_get_info(device)[0] if torch.cuda.is_available() else None
+        return _left_on(device) if torch.cuda.is_available() else None
     available, left = psutil.virtual_memory().available, left_by_limits()
     return available if left is None else min(available, left)
+
+
+def _left_on(card: str) -> int:
+    (free, total), own = torch.cuda.mem_get_info(card), torch.cuda.memory_allocated(card)
+    part = torch.cuda.get_per_process_memory_fraction(card)
+    return min(free + torch.cuda.memory_reserved(card), int(part * total)) - own
 
 
 def left_by_limits() -> int | None:

@@ -46,12 +46,16 @@ def mean_per_example(
 ) -> Float[Tensor, " batch"]:
     """Mean over the rows of each example; NaN for an example without rows.
 
+    Added on the processor, always in the same order: a card adds as its threads come, and a mean
+    would differ from itself.
+
     >>> mean_per_example(torch.tensor([1.0, 3.0, 5.0]), torch.tensor([0, 0, 1]), 2)
     tensor([2., 5.])
     """
-    total = values.new_zeros(n_examples).index_add_(0, example, values)
-    count = values.new_zeros(n_examples).index_add_(0, example, torch.ones_like(values))
-    return total / count
+    rows, of = values.cpu(), example.cpu()
+    total = rows.new_zeros(n_examples).index_add_(0, of, rows)
+    count = rows.new_zeros(n_examples).index_add_(0, of, torch.ones_like(rows))
+    return (total / count).to(values.device)
 
 
 def span_mean(

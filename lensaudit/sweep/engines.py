@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
@@ -22,6 +23,7 @@ from typing import Any
 
 from lensaudit.errors import InputError, TryAgainError, need, told_by
 from lensaudit.orphans import when_orphaned
+from lensaudit.settings import in_commas
 from lensaudit.sweep.attempts import MAX_KILLS, Preempted, UnitState, state_of
 from lensaudit.sweep.plan import Sweep, Unit, read_plan
 from lensaudit.sweep.run import (
@@ -80,17 +82,35 @@ def engine_of(settings: RunSettings, sweep: Sweep, *, report: Report) -> Engine:
         need(package, called=called, extra=extra)
     if name in ("serial", "pool"):
         check_gpu(sweep, settings.gpus)
+    if name == "pool":
+        settings = replace(settings, gpus=settings.gpus or own_gpus(sweep))
     # read here for what is wrong with it, and once more where it is needed
     if name in _READ:
         _READ[name](settings)
     return partial(_RUN[name], settings=settings, report=report)
 
 
+def own_gpus(sweep: Sweep) -> str | None:
+    """The GPUs of a plan that names none; None where it runs elsewhere, or on a certain one."""
+    if sweep.conditions.device not in ("auto", "cuda"):
+        return None
+    return ",".join(_visible()) or None
+
+
+def _visible() -> list[str]:
+    """The GPUs that this process may use, as `CUDA_VISIBLE_DEVICES` of its workers names them."""
+    import torch
+
+    n = torch.cuda.device_count()
+    named = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(n)))
+    return [one.strip() for one in named.split(",")][:n]
+
+
 def check_gpu(sweep: Sweep, gpus: str | None = None) -> None:
     """Refuse a plan for CUDA, or workers on GPUs, where this machine has none.
 
     Raises:
-        InputError: there is no CUDA device.
+        InputError: there is no CUDA device, or not the one that is named.
     """
     device = sweep.conditions.device
     if gpus is None and not device.startswith("cuda"):
@@ -103,6 +123,9 @@ def check_gpu(sweep: Sweep, gpus: str | None = None) -> None:
             f"{asked}: no CUDA device is available here; run it where there is one, or plan again "
             "with --device cpu and give --workers"
         )
+    odd = [one for one in in_commas(gpus or "") if one.isdigit() and one not in _visible()]
+    if odd:
+        raise InputError(f"--gpus {gpus}: there is no GPU {odd[0]}; here are {_visible()}")
 
 
 def run_serial(orders: Sequence[Order], *, settings: RunSettings, report: Report) -> None:
@@ -139,16 +162,19 @@ def slots_for(settings: RunSettings) -> list[Mapping[str, str]]:
     """The environment of each worker.
 
     Raises:
-        InputError: more workers than slots on the named GPUs.
+        InputError: more workers than slots on the GPUs.
     """
     workers, per_gpu = settings.workers, settings.per_gpu
-    gpus = [one.strip() for one in (settings.gpus or "").split(",") if one.strip()]
+    gpus = in_commas(settings.gpus or "")
     if not gpus:
         return [{}] * (workers or max(1, (os.cpu_count() or 1) // CORES_PER_WORKER))
     share = {SHARE: f"{GPU_PART / per_gpu:.4f}"} if per_gpu > 1 else {}
     slots = [{"CUDA_VISIBLE_DEVICES": gpu, **share} for _ in range(per_gpu) for gpu in gpus]
     if workers is not None and workers > len(slots):
-        raise InputError(f"--workers {workers}: {len(gpus)} GPUs with {per_gpu} each are fewer")
+        raise InputError(
+            f"--workers {workers}: {len(gpus)} GPUs with {per_gpu} each are fewer; --per-gpu says "
+            "how many share one"
+        )
     return list(slots[:workers])
 
 

@@ -13,12 +13,13 @@ from support import without
 from support.lm_eval_tasks import demo_rows, write_tasks
 
 from lensaudit.cli.main import run
-from lensaudit.doors.lmeval import _key as lmeval_key
+from lensaudit.doors import lmeval
 from lensaudit.doors.lmeval import run_tasks, values_of
 from lensaudit.doors.task_files import files_of, tasks_named
 from lensaudit.evaluation.settings import HarnessSettings
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import load_tokenizer, open_checkpoint
+from lensaudit.models.conditions import conditions_of
 from lensaudit.models.registry import EMBEDDED, load_registry, resolve
 
 N = 6
@@ -125,9 +126,19 @@ def test_rows_of_a_task_that_lie_elsewhere_decide_too(tmp_path):
     asked = {"task": "own", "identity": {}, "settings": ASKED(include=folder)}
     assert files_of("own", folder) == [rows]
     assert files_of("own", None) == []
-    before = lmeval_key(**asked)
+    before = lmeval._key(**asked)
     rows.write_text('{"question": "where?"}\n')
-    assert lmeval_key(**asked) != before
+    assert lmeval._key(**asked) != before
+
+
+def test_the_device_that_is_named_is_taken(monkeypatch):
+    asked = []
+    monkeypatch.setattr(lmeval, "resolve_device", lambda device: device)
+    monkeypatch.setattr(lmeval, "load_causal", lambda *_, **how: asked.append(how["device"]))
+    checkpoint = open_checkpoint(resolve("demo/retain", load_registry()))
+    conditions = conditions_of(checkpoint, dtype="float32", device="cpu")
+    with lmeval.edited(checkpoint, ASKED(device="cuda:1"), None, conditions):
+        assert asked == ["cuda:1"]
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 import resource
 
 import pytest
+import torch
 
 from lensaudit.models import memory
 from lensaudit.models.memory import free_bytes
@@ -41,3 +42,25 @@ def test_the_narrowest_control_group_counts_and_cached_files_can_be_given_up(mon
     assert free_bytes("cpu") == 350
     group(groups, "outer/inner", 400, 600, 100)
     assert memory.left_by_limits() == 0
+
+
+def test_what_pytorch_keeps_of_a_model_that_was_let_go_is_free_within_the_process_s_part(
+    monkeypatch,
+):
+    def card(free, total, kept, own, part=1.0):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        told = {
+            "mem_get_info": (free, total),
+            "memory_reserved": kept,
+            "memory_allocated": own,
+            "get_per_process_memory_fraction": part,
+        }
+        for name, value in told.items():
+            monkeypatch.setattr(torch.cuda, name, lambda device, value=value: value)
+        return free_bytes("cuda:0")
+
+    assert card(30, 100, kept=60, own=0) == 90
+    assert card(30, 100, kept=60, own=55) == 35
+    # two workers share a card: the other half is not this one's, however free
+    assert card(95, 100, kept=0, own=0, part=0.475) == 47
+    assert card(60, 100, kept=35, own=30, part=0.475) == 17

@@ -18,6 +18,7 @@ from lensaudit.activations.store import ActivationStore
 from lensaudit.data.spans import make_batch
 from lensaudit.models.bridge import residuals
 from lensaudit.patching.generation import generate
+from lensaudit.scores.depth import mean_per_example
 
 pytestmark = pytest.mark.gpu
 
@@ -26,6 +27,12 @@ SWEPT = ("Llama-3.2", "Qwen3", "Gemma3", "OLMo2", "GPT-NeoX", "GPT-2", "Phi3", "
 NATS = 1e-4
 BFLOAT16_NATS = 0.25
 """On random models: kernels of half precision round by the shape of what they are given."""
+
+
+def test_a_mean_over_a_long_span_is_the_same_each_time_and_on_the_processor():
+    values, span = torch.randn(47), torch.zeros(47, dtype=torch.long)
+    found = {float(mean_per_example(values.to(DEVICE), span.to(DEVICE), 1)[0]) for _ in range(50)}
+    assert found == {float(mean_per_example(values, span, 1)[0])}
 
 
 @pytest.mark.parametrize("architecture", SWEPT)

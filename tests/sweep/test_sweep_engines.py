@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -132,6 +133,36 @@ def test_slots_share_gpus_and_their_memory():
     assert slots_for(RunSettings(workers=3)) == [{}, {}, {}]
     with pytest.raises(InputError, match="--workers 5"):
         slots_for(RunSettings(workers=5, gpus="0", per_gpu=4))
+
+
+@pytest.mark.parametrize(
+    ("device", "visible", "n", "wanted"),
+    [
+        ("auto", None, 2, ["0", "1"]),
+        ("cuda", "5,GPU-7", 2, ["5", "GPU-7"]),
+        ("cuda:1", None, 2, None),
+        ("cpu", None, 2, None),
+        ("auto", None, 0, None),
+    ],
+)
+def test_a_pool_has_a_worker_on_each_gpu_and_on_no_other(
+    tmp_path, monkeypatch, device, visible, n, wanted
+):
+    import torch
+
+    sweep = toy_sweep(tmp_path)
+    sweep = replace(sweep, conditions=replace(sweep.conditions, device=device))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: n)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: n > 0)
+    engine = engine_of(RunSettings(engine="pool"), sweep, report=print)
+    slots = slots_for(engine.keywords["settings"])
+    assert [slot.get("CUDA_VISIBLE_DEVICES") for slot in slots] == (wanted or [None] * len(slots))
+    if wanted:
+        with pytest.raises(InputError, match=r"there is no GPU 9; here are"):
+            engine_of(RunSettings(engine="pool", gpus=f"{wanted[0]},9"), sweep, report=print)
 
 
 def test_an_engine_that_is_not_installed_is_named_with_its_extra(tmp_path, monkeypatch, capsys):

@@ -293,6 +293,9 @@ def check_fits(checkpoint: Checkpoint, *, dtype: torch.dtype, device: str) -> No
     n = sum(math.prod(one.shape) for one in weights_of(checkpoint.folder).values())
     free, needed = free_bytes(device), n * dtype.itemsize
     if free is not None and needed > free:
+        gc.collect()  # a model that was let go holds itself until then
+        free = free_bytes(device)
+    if free is not None and needed > free:
         there = ", ".join(f"{size(free_bytes(one) or 0)} on {one}" for one in _places(device))
         raise InputError(
             f"{checkpoint.spec.name}: its weights take {size(needed)} in {_name(dtype)} "
