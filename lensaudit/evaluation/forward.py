@@ -55,8 +55,7 @@ def view_of(split: Split, field: str, asked: Tokenization) -> Measured[Encoding]
     different numbers of alternatives.
     """
     answers = [row.answers[field] for row in split.rows if field in row.answers]
-    rows: dict[int, tuple[Encoding, ...]] = {}
-    unscored: dict[int, str] = {}
+    rows, unscored = dict[int, tuple[Encoding, ...]](), dict[int, str]()
     for row in split.rows:
         given = alternatives(row.answers.get(field, ()))
         encoded = tuple(encode(split, row.question, answer, asked) for answer in given)

@@ -432,9 +432,7 @@ def token_match(
         own: that of the source.
         scope: positions that are replaced; where one has no match the row is unscored.
     """
-    found: list[Encoded] = []
-    places: dict[int, Mapping[int, int]] = {}
-    unscored: dict[int, str] = {}
+    found, places, unscored = list[Encoded](), dict[int, Mapping[int, int]](), dict[int, str]()
     for e in rows:
         text = text_of(e)
         other = encoded_row(text, own)

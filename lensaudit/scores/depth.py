@@ -53,8 +53,9 @@ def mean_per_example(
     tensor([2., 5.])
     """
     rows, of = values.cpu(), example.cpu()
-    total = rows.new_zeros(n_examples).index_add_(0, of, rows)
-    count = rows.new_zeros(n_examples).index_add_(0, of, torch.ones_like(rows))
+    total, count = (
+        rows.new_zeros(n_examples).index_add_(0, of, one) for one in (rows, torch.ones_like(rows))
+    )
     return (total / count).to(values.device)
 
 
