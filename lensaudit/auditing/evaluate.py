@@ -42,7 +42,6 @@ from lensaudit.files import read_json, write_jsonl
 from lensaudit.metrics.registry import EmptyRow, Metric, ordered, retain_names
 from lensaudit.models.checkpoint import (
     Checkpoint,
-    config_of,
     in_role,
     open_model,
     place_of,
@@ -51,7 +50,6 @@ from lensaudit.models.checkpoint import (
 from lensaudit.models.conditions import batch_policy
 from lensaudit.models.generation import stop_of
 from lensaudit.models.registry import Registry, load_registry, resolve
-from lensaudit.models.sizes import context_of
 from lensaudit.progress import Notice, Plan, Progress, Tell, unheard
 from lensaudit.results.integrity import is_whole
 from lensaudit.results.kinds.eval import EvaluationResult, MetricResult
@@ -215,9 +213,11 @@ def run_in(manifest: Mapping[str, Any]) -> Run:
 
 def grew(name: str, old: Any, new: Any) -> bool:
     """Whether the run asks for what an earlier one did, and more."""
-    if name == "metrics":
-        return not new or bool(old and set(old) <= set(new))
-    return name in _ADDED and old is None
+    return (
+        not new or bool(old and set(old) <= set(new))
+        if name == "metrics"
+        else name in _ADDED and old is None
+    )
 
 
 def _pass_folders(place: Path, usual: Path) -> list[Path]:
@@ -393,16 +393,19 @@ def open_evaluation(
     tell_stored_twice(checkpoint, notice=notice)
     folder = path_of(settings.tokenizer)
     tokenizer = tokenizer_for(checkpoint, folder)
-    template = Template() if settings.suite == "tofu" else PLAIN
-    if settings.template:
-        template = read_template(Path(settings.template))
+    usual = Template() if settings.suite == "tofu" else PLAIN
+    template = read_template(Path(settings.template)) if settings.template else usual
     template = replace(template, think=settings.think or template.think)
     check_tokenizer(tokenizer, template, str(folder or model))
     splits = splits_of(model, settings)
     reference = classifier = None
     if settings.reference:
         reference, opened = opening(settings.reference)
-        tokenizer_for(opened, folder)
+        if tokenizer_for(opened, folder).get_vocab() != tokenizer.get_vocab():
+            raise InputError(
+                f"--reference {settings.reference}: its tokenizer has other tokens than that of "
+                f"{model}, whose tokens it reads; wanted a model with the same tokenizer"
+            )
     if settings.classifier:
         classifier = open_classifier(
             settings.classifier,
@@ -412,7 +415,7 @@ def open_evaluation(
     return ModelPasses(
         subject,
         splits,
-        Tokenization(tokenizer, template, settings.mask, context_of(config_of(checkpoint))),
+        Tokenization(tokenizer, template, settings.mask, subject.context),
         reference=reference,
         opened=partial(_open_inside, model, settings, notice),
         notice=notice,

@@ -126,7 +126,7 @@ def evaluate_command(
     if (model is None) == (log is None):
         which = choosing(current_project()) if log is None else ""
         raise click.UsageError(f"give --model NAME, or --from-log FILE.{which}")
-    if not (is_typed("full") or is_typed("retain")):
+    if not any(map(is_typed, ("full", "retain", "retain_log"))):
         # a project names them for every command: full and retain are evaluated beside them
         click.get_current_context().with_resource(library.results_roles.ends_as_sources())
     settings = click.get_current_context().with_resource(library.doors_outside.entered(settings))

@@ -1,6 +1,7 @@
 """Logs on disk, ours, open-unlearning's and the older TOFU's: read, write, recompute."""
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,15 +9,17 @@ from lensaudit.data.suites import Suite
 from lensaudit.errors import InputError
 from lensaudit.files import write_json
 from lensaudit.metrics.options import with_rest
-from lensaudit.metrics.probability import probability_record
+from lensaudit.metrics.probability import record_of
+from lensaudit.metrics.records import with_sound_rows
 from lensaudit.metrics.registry import (
-    finished,
+    all_names,
+    finished_again,
     metric_of,
     ordered,
     unscored,
 )
 from lensaudit.results.integrity import check_result
-from lensaudit.results.kinds.eval import EvaluationResult, MetricResult, Record, log_in
+from lensaudit.results.kinds.eval import EvaluationResult, MetricResult, Record, entries_of, log_in
 from lensaudit.results.reading import checked_as, document, json_object, part
 
 _OLD_FILES = {
@@ -41,9 +44,14 @@ def read_log(path: Path) -> EvaluationResult:
         path = present[0]
     check_result(path)
     content = json_object(path)
-    if set(content) & set(_OLD_FILES):
-        return EvaluationResult(path.parent.name, path, "tofu", _old_entries(content, path))
-    return log_in(content, path)
+    found = (
+        EvaluationResult(path.parent.name, path, "tofu", _old_entries(content, path))
+        if set(content) & set(_OLD_FILES)
+        else log_in(content, path)
+    )
+    return replace(
+        found, entries={n: with_sound_rows(n, one, path) for n, one in found.entries.items()}
+    )
 
 
 def completed(log: EvaluationResult) -> Mapping[str, MetricResult]:
@@ -69,18 +77,21 @@ def recomputed(
 ) -> dict[str, MetricResult]:
     """Every aggregate that the rows of a log determine, computed again from those rows.
 
+    Without names: all of the suite, and what else the log has. A log does not say whose its rows
+    are: intervals and tests that it has stay while the value is the same, see `finished_again`.
     What follows from other metrics is computed from them where the log has them, else from its
     own rows; a comparison with the retain model needs its log again, or the value in its place.
     """
     done: dict[str, MetricResult] = {}
     named = {metric_of(one).name for one in with_rest(names)}
-    for metric in ordered(log.suite, names):
-        own = log.entries.get(metric.name) or log.entries.get(metric.rows_of)
+    for metric in ordered(log.suite, names or all_names(log.suite, log.entries)):
+        before = log.entries.get(metric.name)
+        own = before or log.entries.get(metric.rows_of)
         if metric.needs and done.keys() >= {*metric.local_needs}:
             context = metric.context(log.suite, None, done, retain or {}, retain_value=retain_value)
-            done[metric.name] = finished(metric, metric.fn(context))
-        elif own is not None and (own.records or own.parts):
-            done[metric.name] = finished(metric, own)
+            done[metric.name] = finished_again(metric, metric.fn(context), before)
+        elif own is not None and (own.records or own.parts or own.unscored):
+            done[metric.name] = finished_again(metric, own, before)
         elif metric.name in named:
             done[metric.name] = unscored(f"{log.path.name} has no rows it could be computed from")
     return done
@@ -92,30 +103,24 @@ def _old_entries(content: Mapping[str, Any], path: Path) -> dict[str, MetricResu
     for file, split in _OLD_FILES.items():
         task = checked_as(dict[str, Any], content.get(file, {}), f"{path}: {file}")
         kinds = {"Prob": "avg_gt_loss", "PERT_Prob": "average_perturb_loss"}
-        if split in ("forget", "retain"):  # the others have no paraphrases: it is the answer again
-            kinds["PARA_Prob"] = "avg_paraphrased_loss"
+        # the others have no paraphrases: it is the answer again
+        kinds |= {"PARA_Prob": "avg_paraphrased_loss"} if split in ("forget", "retain") else {}
         found = {
-            f"{split}_Q_A_{name}": {
-                idx: probability_record(
-                    loss if isinstance(loss, list) else [loss], listed=isinstance(loss, list)
-                )
-                for idx, loss in part(task, key).items()
-            }
+            f"{split}_Q_A_{name}": {idx: record_of(loss) for idx, loss in part(task, key).items()}
             for name, key in kinds.items()
-        }
-        found[f"{split}_Q_A_ROUGE"] = _old_rouge(task)
-        for name, rows in found.items():
-            records = {int(idx): record for idx, record in rows.items()}
-            entries |= {name: MetricResult(records=records)} if records else {}
+        } | {f"{split}_Q_A_ROUGE": _old_rouge(task, path)}
+        layout = {n: {"agg_value": None, "value_by_index": rows} for n, rows in found.items()}
+        entries |= entries_of({n: one for n, one in layout.items() if one["value_by_index"]}, path)
     return entries
 
 
-def _old_rouge(task: Mapping[str, Any]) -> dict[str, Record]:
+def _old_rouge(task: Mapping[str, Any], path: Path) -> dict[str, Record]:
     """What was asked, said and wanted, with its scores, by row number as text."""
-    texts, first = part(task, "generated_text"), part(task, "rouge1_recall")
+    texts, first = (part(task, name) for name in ("generated_text", "rouge1_recall"))
+    texts = checked_as(dict[str, list[str | None] | None], texts, f"{path}: generated_text")
     found: dict[str, Record] = {}
     for idx, recall in part(task, "rougeL_recall").items():
-        asked, said, wanted = (*texts.get(idx, ()), "", "", "")[:3]
+        asked, said, wanted = (*(texts.get(idx) or ()), "", "", "")[:3]
         known = {"rouge1_recall": first[idx]} if idx in first else {}
         quoted = {"input": asked, "ground_truth": wanted, "generation": said}
         found[idx] = {"rougeL_recall": recall, **known, **quoted}

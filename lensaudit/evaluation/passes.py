@@ -30,12 +30,12 @@ from lensaudit.evaluation.forward import (
 from lensaudit.evaluation.store import Arrays, kept
 from lensaudit.metrics.registry import ANNOTATED, Measured, Read, Record, Trace
 from lensaudit.models.causal import load_causal
-from lensaudit.models.checkpoint import Checkpoint, load_tokenizer, open_model
+from lensaudit.models.checkpoint import Checkpoint, config_of, load_tokenizer, open_model
 from lensaudit.models.conditions import Conditions, conditions_of
 from lensaudit.models.device import one_memory_error, resolve_device, resolve_dtype
 from lensaudit.models.generation_settings import obeyed
 from lensaudit.models.large.placement import where_spread
-from lensaudit.models.sizes import Sizes, planned_bytes, sizes_on_disk
+from lensaudit.models.sizes import ContextWindow, Sizes, context_of, planned_bytes, sizes_on_disk
 from lensaudit.progress import Notice, unheard
 from lensaudit.settings import Cleanup
 from lensaudit.text import digest
@@ -82,6 +82,8 @@ class Subject:
     """What tells how many texts fit into memory at once; None: not known."""
     alias: Mapping[str, str] = field(default_factory=dict)
     """Of a short name: what it stands for."""
+    context: ContextWindow = field(default_factory=ContextWindow)
+    """How long a text it reads."""
     _model: Any = field(default=None, repr=False)
 
     @property
@@ -125,7 +127,8 @@ def open_subject(
     placement = where_spread(checkpoint, dtype=getattr(torch, dtype), device=device, spread=spread)
     in_blocks = placement is not None and placement.way != "whole"
     sizes = sizes_on_disk(checkpoint, dtype)
-    said = (obeyed(checkpoint), in_blocks, sizes, checkpoint.spec.alias)
+    context = context_of(config_of(checkpoint))
+    said = (obeyed(checkpoint), in_blocks, sizes, checkpoint.spec.alias, context)
     return Subject(name, conditions, load, *said), checkpoint
 
 
@@ -190,7 +193,9 @@ class ModelPasses:
     """How fluent texts are, 0 to 1."""
     answered: Callable[[Sequence[int]], Sequence[int] | None] = lambda prompt: None
     """Tokens that `patch` has heard after a prompt, to their end; None: it was not asked."""
-    _views: dict[tuple[str, str], Measured[Encoding]] = field(default_factory=dict, init=False)
+    _views: dict[tuple[str, str, ContextWindow], Measured[Encoding]] = field(
+        default_factory=dict, init=False
+    )
     _asked_for: dict[tuple[str, str], tuple[Prompts, Mapping[int, str]]] = field(
         default_factory=dict, init=False
     )
@@ -243,10 +248,13 @@ class ModelPasses:
         return {**self.splits, ANNOTATED: Split(ANNOTATED, str(known.settings.data), tuple(rows))}
 
     def view(self, read: Read) -> Measured[Encoding]:
-        """The encoded field that a pass reads."""
-        key = (read.split, read.field)
+        """The encoded field that a pass reads, as far as the model that reads it goes."""
+        by = self.reference if read.kind == "reference" else None
+        key = (read.split, read.field, by.context if by else self.asked.context)
         if key not in self._views:
-            self._views[key] = view_of(self.splits[read.split], read.field, self.asked)
+            self._views[key] = view_of(
+                self.splits[read.split], read.field, replace(self.asked, context=key[-1])
+            )
         return self._views[key]
 
     def run(self, read: Read) -> None:

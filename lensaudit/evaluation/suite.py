@@ -1,7 +1,7 @@
 """The metrics of a suite, from the passes they share, beside a retain log that belongs to them."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from lensaudit.data.chat import folds_system
@@ -10,7 +10,7 @@ from lensaudit.errors import InputError
 from lensaudit.evaluation.forward import notes_on
 from lensaudit.evaluation.log import completed
 from lensaudit.evaluation.passes import ModelPasses
-from lensaudit.files import read_json
+from lensaudit.metrics.privacy import ATTACKS
 from lensaudit.metrics.registry import (
     EmptyRow,
     Metric,
@@ -23,8 +23,9 @@ from lensaudit.metrics.registry import (
     unscored,
 )
 from lensaudit.results.kinds.eval import EvaluationResult, MetricResult
+from lensaudit.results.manifest import mark_of, model_in
 from lensaudit.results.reading import part
-from lensaudit.results.roles import InRole, check_roles
+from lensaudit.results.roles import InRole, ModelRole, check_roles
 from lensaudit.text import digest
 
 _OTHERS = ("reference", "patched")
@@ -57,10 +58,9 @@ def evaluate(
         passes.run(read)
     passes.release()
     done: dict[str, MetricResult] = {}
+    how = {"empty": empty, "retain_value": retain_value}
     for one in metrics:
-        how = {"empty": empty, "retain_value": retain_value}
-        context = one.context(suite, passes, done, retain or {}, **how)
-        done[one.name] = _computed(one, context)
+        done[one.name] = _computed(one, one.context(suite, passes, done, retain or {}, **how))
     return done
 
 
@@ -73,8 +73,7 @@ def reads_of(metrics: Sequence[Metric], passes: ModelPasses, suite: Suite) -> li
 
 def obstacle(metric: Metric, suite: Suite, passes: ModelPasses) -> str | None:
     """Why a metric's passes cannot be run."""
-    found = (passes.missing(read) for read in metric.reads[suite])
-    return next((reason for reason in found if reason), None)
+    return next(filter(None, map(passes.missing, metric.reads[suite])), None)
 
 
 def _computed(metric: Metric, context: MetricContext) -> MetricResult:
@@ -174,15 +173,20 @@ _TEXTS = {
     "forget_knowmem_ROUGE": Read("text", "forget_qa"),
 }
 """Metrics whose records quote prompt and gold answer, and where this run has them."""
-_ROWS: Mapping[Suite, Mapping[tuple[str, str | None], str]] = {
+Place = tuple[str, str | None]
+"""A metric, or a side of an attack, with rows of its own in a log."""
+_ROWS: Mapping[Suite, Mapping[Place, str]] = {
     "tofu": {
         ("forget_truth_ratio", None): "forget",
         ("forget_Q_A_Prob", None): "forget",
         ("exact_memorization", None): "forget",
-        ("mia_min_k", "forget"): "forget",
-        ("mia_min_k", "holdout"): "holdout",
+        **{(attack, side): side for attack in ATTACKS.values() for side in ("forget", "holdout")},
     },
-    "muse": {("mia_min_k", "forget"): "members", ("mia_min_k", "holdout"): "non_members"},
+    "muse": {
+        (attack, side): split
+        for attack in ATTACKS.values()
+        for side, split in {"forget": "members", "holdout": "non_members"}.items()
+    },
 }
 """Metrics, and sides of attacks, with the split whose row numbers they should have."""
 
@@ -213,25 +217,72 @@ def retain_reference(
     Raises:
         InputError: names the first difference.
     """
-    if log.suite != suite:
-        raise InputError(f"{log.path}: is a log of suite {log.suite}, this run is {suite}")
-    manifest = log.path.parent / "manifest.json"
     own = InRole("source", passes.subject.name, passes.subject.conditions.weights)
-    check_roles([own, InRole("retain", str(log.path), log.weights)])
-    if manifest.exists():
-        _check_manifest(log, read_json(manifest), passes)
+    rows = {
+        place: (passes.splits[split].source, {row.idx for row in passes.splits[split].rows})
+        for place, split in _ROWS[suite].items()
+        if split in passes.splits
+    }
+    check_beside(log, suite, own, conditions(passes), rows)
     for name, read in _TEXTS.items():
         if name in log.entries and passes.missing(read) is None:
             _check_texts(log, name, log.entries[name], passes, read)
-    _check_rows(log, passes)
     return completed(log)
 
 
-def _check_manifest(log: EvaluationResult, manifest: object, passes: ModelPasses) -> None:
-    made = part(manifest, "inputs", "conditions")
-    if not made:
+def model_in_log(role: ModelRole, log: EvaluationResult) -> InRole:
+    """The model of a log: by its weights, or by the log's content where no manifest says them."""
+    weights = model_in(log.manifest, "model").weights or mark_of(log.path)["blake2b"]
+    return InRole(role, str(log.path), weights)
+
+
+def check_beside(
+    log: EvaluationResult,
+    suite: Suite,
+    own: InRole,
+    made: Mapping[str, Any],
+    rows: Mapping[Place, tuple[object, Collection[int]]],
+) -> None:
+    """Refuse a log of another suite, of the model itself, or made with other rows or settings.
+
+    Args:
+        log: of a retain model.
+        suite: of the run that it stands beside.
+        own: the model of that run.
+        made: its `conditions`; nothing where they are not known.
+        rows: where it has rows, whose they are and their numbers.
+    """
+    if log.suite != suite:
+        raise InputError(f"{log.path}: is a log of suite {log.suite}, this run is {suite}")
+    check_roles([own, model_in_log("retain", log)])
+    _check_conditions(log, made)
+    for (name, side), found in rows_in(log).items():
+        source, wanted = rows.get((name, side), ("", found))
+        if found != wanted:
+            what = f"{name}.{side}" if side else name
+            raise InputError(
+                f"{log.path}: made with another split: {what} has {len(found)} rows, {source} "
+                f"gives {len(wanted)} here; make the log with the same data and --limit"
+            )
+
+
+def rows_in(log: EvaluationResult) -> dict[Place, set[int]]:
+    """The row numbers of a log, where it has rows."""
+    sides = {
+        (name, side): log.entries[name].parts.get(side, MetricResult())
+        if side
+        else log.entries[name]
+        for name, side in _ROWS[log.suite]
+        if name in log.entries
+    }
+    found = {place: {*one.records, *one.unscored} for place, one in sides.items()}
+    return {place: rows for place, rows in found.items() if rows}
+
+
+def _check_conditions(log: EvaluationResult, wanted: Mapping[str, Any]) -> None:
+    made = part(log.manifest, "inputs", "conditions")
+    if not made or not wanted:
         return
-    wanted = conditions(passes)
     for key in ("mask", "template"):
         if made.get(key) != wanted[key]:
             raise InputError(
@@ -246,11 +297,10 @@ def _check_manifest(log: EvaluationResult, manifest: object, passes: ModelPasses
 def _check_texts(
     log: EvaluationResult, name: str, entry: MetricResult, passes: ModelPasses, read: Read
 ) -> None:
-    split = passes.splits[read.split]
-    view = passes.view(read)
+    split, view = passes.splits[read.split], passes.view(read)
     for row in split.rows:
-        record = entry.records.get(row.idx)
-        if record is None or row.idx not in view.rows or isinstance(record["ground_truth"], list):
+        record = entry.records.get(row.idx, {})
+        if row.idx not in view.rows or not isinstance(record.get("ground_truth"), str):
             continue
         asked, wanted = passes.asked_and_wanted(split, view.rows[row.idx][0])
         if _bare(record["ground_truth"]) != _bare(wanted):
@@ -259,7 +309,7 @@ def _check_texts(
                 f"{record['ground_truth'][:40]!r}, this run {wanted[:40]!r}"
             )
         head, found, tail = _bare(asked).partition(_bare(row.question))
-        made = _bare(record["input"])
+        made = _bare(str(record.get("input", "")))
         if found and made and not (made.startswith(head) and made.endswith(tail)):
             raise InputError(
                 f"{log.path}: made with another template: {name} row {row.idx} was asked "
@@ -270,18 +320,3 @@ def _check_texts(
 def _bare(text: str) -> str:
     """Text without blanks, which clean-up and trimming move."""
     return re.sub(r"\s+", "", text)
-
-
-def _check_rows(log: EvaluationResult, passes: ModelPasses) -> None:
-    for (name, side), split in _ROWS[log.suite].items():
-        entry = log.entries.get(name)
-        entry = entry.parts.get(side) if entry and side else entry
-        if entry is None or split not in passes.splits:
-            continue
-        found, rows = entry.records.keys() | entry.unscored.keys(), passes.splits[split].rows
-        if found and found != {row.idx for row in rows}:
-            what, source = f"{name}.{side}" if side else name, passes.splits[split].source
-            raise InputError(
-                f"{log.path}: made with another split: {what} has {len(found)} rows, {source} "
-                f"gives {len(rows)} here; make the log with the same data and --limit"
-            )

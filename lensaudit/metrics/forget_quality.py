@@ -27,8 +27,10 @@ def forget_quality(context: MetricContext) -> MetricResult:
     model, retain = context.done["forget_truth_ratio"], context.retain.get("forget_truth_ratio")
     if retain is None:
         return unscored(no_retain(context, "forget_truth_ratio"))
-    found = [float(record["score"]) for record in model.records.values()]
-    wanted = [float(record["score"]) for record in retain.records.values()]
+    found, wanted = (
+        [float(record["score"]) for record in one.records.values() if "score" in record]
+        for one in (model, retain)
+    )
     if not found or not wanted:
         return unscored("no forget_truth_ratio row to compare, here or in the retain log")
     test = ks_two_sample(found, wanted)

@@ -8,8 +8,9 @@ memorised, 0.5 where the two cannot be told apart, near 0 after over-unlearning.
 
 import math
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,9 @@ from lensaudit.groups import unit_of
 from lensaudit.metrics.betrayal import betrayal
 from lensaudit.metrics.options import Choice
 from lensaudit.metrics.registry import (
+    NO_AUTHORS,
     NO_CONTENT,
+    NO_INTERVAL,
     GroupsBySide,
     Kind,
     MetricContext,
@@ -30,6 +33,7 @@ from lensaudit.metrics.registry import (
     mean_of,
     metric,
     no_rows,
+    only,
     with_limits,
 )
 from lensaudit.scores.areas import clustered_auc_limits
@@ -42,8 +46,11 @@ VARIANCE_FLOOR = 1e-6
 """Least variance min-k++ divides by; min_k_plus_plus.py of open-unlearning."""
 
 
-def separation(attack: MetricResult, groups: GroupsBySide = ()) -> MetricResult:
-    """The value of an attack from the scores of its two sides, `forget` before `holdout`."""
+def separation(attack: MetricResult, groups: GroupsBySide | None = ()) -> MetricResult:
+    """The value of an attack from the scores of its two sides, `forget` before `holdout`.
+
+    Where `groups` is None nobody knows whose rows these are: no interval, and no test.
+    """
     for name, part in attack.parts.items():
         if not part.records:
             return replace(attack, value=None, why=f"{name}: {no_rows(part.unscored)}")
@@ -52,6 +59,10 @@ def separation(attack: MetricResult, groups: GroupsBySide = ()) -> MetricResult:
         for side in ("holdout", "forget")
     )
     value = auc(higher, lower)
+    if groups is None:
+        untested = {"p": None, "says": f"not tested: {NO_AUTHORS}"}
+        found = replace(attack, value=value, details={"auc": value, "betrayal": untested})
+        return with_limits(found, NO_INTERVAL, ())
     members = authors_of(attack.parts["forget"].records, groups, 0)
     strangers = authors_of(attack.parts["holdout"].records, groups, 1)
     limits = clustered_auc_limits(
@@ -135,12 +146,16 @@ def reference_attack(context: MetricContext) -> MetricResult:
 
     With the model before unlearning as reference it is the change of loss.
     """
-    base = {read.split: context.passes.measured(read).rows for read in context.reads[2:]}
+    base = {read.split: only(context.passes.measured(read)) for read in context.reads[2:]}
+    gaps = {
+        split: {idx: f"the reference model: {why}" for idx, why in unscored.items()}
+        for split, (_, unscored) in base.items()
+    }
 
     def score(trace: Trace, read: Read, idx: int) -> float:
-        return trace.loss - base[read.split][idx][0].loss
+        return trace.loss - base[read.split][0][idx].loss
 
-    return _attacked(context, score)
+    return _attacked(context, score, gaps)
 
 
 def compressed_bytes(text: str) -> int:
@@ -165,19 +180,28 @@ def standardised(trace: Trace) -> NDArray[np.float32]:
 
 
 def _attacked(
-    context: MetricContext, score: Callable[[Any, Read, int], float | None]
+    context: MetricContext,
+    score: Callable[[Any, Read, int], float | None],
+    gaps: Mapping[str, Mapping[int, str]] = MappingProxyType({}),
 ) -> MetricResult:
-    """Both sides of an attack; `score` is None of a text without a content token."""
+    """Both sides of an attack.
+
+    Args:
+        context: of the metric.
+        score: of a text; None without a content token.
+        gaps: split -> idx -> why there is nothing to compare its text with.
+    """
     parts: dict[str, MetricResult] = {}
     for side, read in zip(("forget", "holdout"), context.reads, strict=False):
-        measured = context.passes.measured(read)
-        found = {idx: score(value, read, idx) for idx, (value,) in measured.rows.items()}
+        measured, unscored = only(context.passes.measured(read))
+        unscored = {**gaps.get(read.split, {}), **unscored}
+        found = {i: score(value, read, i) for i, value in measured.items() if i not in unscored}
         known = {idx: one for idx, one in found.items() if one is not None}
         finite = {idx: one for idx, one in known.items() if math.isfinite(one)}
         parts[side] = MetricResult(
             float(np.mean(list(finite.values()))) if finite else None,
             records={idx: {"score": one} for idx, one in finite.items()},
-            unscored=dict(measured.unscored)
+            unscored=unscored
             | dict.fromkeys(found.keys() - known.keys(), NO_CONTENT)
             | dict.fromkeys(known.keys() - finite.keys(), "the model's score is not finite"),
         )

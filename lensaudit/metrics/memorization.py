@@ -17,6 +17,7 @@ from lensaudit.metrics.registry import (
     Read,
     mean_of,
     metric,
+    only,
 )
 
 SOURCE = "open-unlearning d3d7cf9 evals/metrics/memorization.py"
@@ -101,9 +102,9 @@ def _first_of_final_run(hits: Hits) -> int:
 def _scored(
     context: MetricContext, score: Callable[[Hits], float], *, empty: float | None
 ) -> MetricResult:
-    measured = context.passes.measured(context.reads[0])
-    records, unscored = {}, dict(measured.unscored)
-    for idx, (trace,) in measured.rows.items():
+    traces, unscored = only(context.passes.measured(context.reads[0]))
+    records = {}
+    for idx, trace in traces.items():
         hits = trace.content.hit
         value = score(hits) if len(hits) else empty
         if value is None:

@@ -59,6 +59,14 @@ def probability_record(losses: Sequence[float], *, listed: bool) -> Record:
     return {"prob": one_or_list(probs, listed), "avg_loss": one_or_list(losses, listed)}
 
 
+def record_of(loss: Any) -> Record:
+    """The record of a row of a log that has the loss alone, one or a list; no number as it is."""
+    losses = alternatives(loss)
+    if all(isinstance(one, int | float) for one in losses):
+        return probability_record(losses, listed=isinstance(loss, list))
+    return {"avg_loss": loss}
+
+
 @metric("ra_Q_A_Prob_normalised", tofu=(), needs=("ra_Q_A_Prob", "ra_Q_A_PERT_Prob"), **_MEAN)
 @metric("wf_Q_A_Prob_normalised", tofu=(), needs=("wf_Q_A_Prob", "wf_Q_A_PERT_Prob"), **_MEAN)
 def probability_among_options(context: MetricContext) -> MetricResult:

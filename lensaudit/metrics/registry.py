@@ -11,6 +11,7 @@ import importlib
 import math
 import pkgutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
@@ -110,7 +111,9 @@ MetricFunction = Callable[[MetricContext], MetricResult]
 RowValue = Callable[[Record], float]
 GroupsBySide = Sequence[Mapping[int, Group]]
 """idx -> author, one mapping per split that a metric reads; rows without author are left out."""
-Combine = Callable[[MetricResult, GroupsBySide], MetricResult]
+Combine = Callable[[MetricResult, GroupsBySide | None], MetricResult]
+NO_AUTHORS = "the log does not say whose rows these are"
+NO_INTERVAL = Estimate(None, why=f"{NO_AUTHORS}: no interval")
 
 
 @dataclass(frozen=True)
@@ -384,6 +387,15 @@ def ordered(suite: Suite, names: Iterable[str] = ()) -> list[Metric]:
     return list(order.values())
 
 
+def all_names(suite: Suite, more: Iterable[str]) -> list[str]:
+    """All metrics of a suite but those on request, and of some more names those that it knows."""
+    found = [one.name for one in ordered(suite)]
+    for name in more:
+        with suppress(InputError):
+            found += [one.name for one in ordered(suite, [name])]
+    return found
+
+
 def retain_names(metrics: Iterable[Metric]) -> list[str]:
     """What the retain model's log must hold for these metrics."""
     needs = {need for one in metrics for need in one.needs if need.startswith(RETAIN)}
@@ -425,6 +437,16 @@ class Trace:
 NO_CONTENT = "no content token: the answer is empty or a single token"
 
 
+SEVERAL = "several answers, of which none is the row's own"
+
+
+def only(measured: Measured[T]) -> tuple[dict[int, T], dict[int, str]]:
+    """What was measured of rows with one answer, and why the others have no score."""
+    rows = {idx: values[0] for idx, values in measured.rows.items() if len(values) == 1}
+    several = measured.rows.keys() - rows.keys()
+    return rows, {**measured.unscored, **dict.fromkeys(sorted(several), SEVERAL)}
+
+
 def one_or_list(values: Sequence[Any], listed: bool) -> Any:
     """A record's value: a list where the field holds lists, else the only value."""
     return list(values) if listed else values[0]
@@ -449,12 +471,12 @@ def across(
 ) -> MetricResult:
     """A record for every row that both needs of a metric score; the others stay unscored."""
     first, second = context.done.values()
-    records = {
-        idx: join(record, second.records[idx])
-        for idx, record in first.records.items()
-        if idx in second.records
-    }
-    gaps = dict(first.unscored) | dict(second.unscored)
+    records, gaps = dict[int, Record](), dict(first.unscored) | dict(second.unscored)
+    for idx in (idx for idx in first.records if idx in second.records):
+        try:
+            records[idx] = join(first.records[idx], second.records[idx])
+        except KeyError as missing:  # a row of somebody else's log
+            gaps[idx] = f"its record has no {missing.args[0]}"
     for idx in first.records.keys() ^ second.records.keys():
         gaps.setdefault(idx, "scored in only one of the two metrics this one joins")
     return MetricResult(records=records, unscored=gaps)
@@ -479,11 +501,11 @@ def number_inside(context: MetricContext, none: str) -> MetricResult:
     return MetricResult(value, low, high, details=found)
 
 
-def finished(metric: Metric, entry: MetricResult, groups: GroupsBySide = ()) -> MetricResult:
+def finished(metric: Metric, entry: MetricResult, groups: GroupsBySide | None = ()) -> MetricResult:
     """The entry with what follows from its rows: value, interval, and a reason for no value.
 
     A row whose record holds NaN or an infinity becomes unscored, it is not averaged and not
-    dropped in silence.
+    dropped in silence. Where `groups` is None nobody knows whose rows these are: no interval.
     """
     if metric.combine is not None and entry.parts:
         return metric.combine(entry, groups)
@@ -501,11 +523,36 @@ def finished(metric: Metric, entry: MetricResult, groups: GroupsBySide = ()) -> 
     entry = replace(entry, records={idx: entry.records[idx] for idx in numbers}, unscored=gaps)
     if not numbers:
         return replace(entry, value=None, why=entry.reason or no_rows(gaps))
-    values, authors = list(numbers.values()), authors_of(numbers, groups, 0)
+    values = list(numbers.values())
+    entry = replace(entry, value=float(np.mean(values)))
+    if groups is None:
+        return with_limits(entry, NO_INTERVAL, ())
+    authors = authors_of(numbers, groups, 0)
     # a row of somebody else's log may hold anything
     bounds = (0.0, 1.0) if min(values) >= -1e-6 and max(values) <= 1 + 1e-6 else None
     limits = clustered_mean(values, authors, bounds=bounds, unit=unit_of(authors))
-    return with_limits(replace(entry, value=float(np.mean(values))), limits, authors)
+    return with_limits(entry, limits, authors)
+
+
+def finished_again(
+    metric: Metric, rows: MetricResult, before: MetricResult | None = None
+) -> MetricResult:
+    """The entry with what follows from rows of a log, which does not say whose they are.
+
+    Args:
+        metric: that is computed.
+        rows: an entry with them.
+        before: what the log has of this metric. If the rows give its value, its interval and its
+            test stay, which were made by authors; else there are none.
+    """
+    found = finished(metric, rows, None)
+    found = replace(found, n=found.n_scored)
+    of_rows = metric.row_value is not None or found.parts
+    if before is None or not of_rows or not math.isclose(found.point, before.point, rel_tol=1e-9):
+        return found
+    limits = before if before.ends or before.why else found
+    kept = {one: getattr(limits, one) for one in ("low", "high", "why", "assumes")}
+    return replace(found, **kept, details={**found.details, **before.details})
 
 
 def authors_of(rows: Iterable[int], groups: GroupsBySide, side: int) -> list[Group]:

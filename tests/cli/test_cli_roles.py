@@ -9,6 +9,7 @@ from support import EMBEDDED
 import lensaudit as la
 from lensaudit.cli.main import run
 from lensaudit.errors import InputError
+from lensaudit.models.checkpoint import open_model
 
 ANCHORS = "--full {full} --retain {retain} --data demo"
 COMMANDS = {
@@ -105,6 +106,19 @@ def test_a_base_or_a_reference_may_be_another_model_of_the_run(words, folder, mo
     told = capsys.readouterr().out
     if words.startswith("know"):  # it counts once
         assert told.count("demo/retain: ") == 1
+
+
+def test_a_typed_retain_log_of_the_model_itself_is_refused(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    rows = {"value_by_index": {"0": {"score": 0.5}, "1": {"score": 0.7}}, "agg_value": 0.6}
+    weights = open_model("demo/npo", None).weights
+    made = {"inputs": {"model": {"name": "another", "weights": weights}}}
+    (tmp_path / "TOFU_EVAL.json").write_text(json.dumps({"forget_truth_ratio": rows}))
+    (tmp_path / "manifest.json").write_text(json.dumps(made))
+    words = "eval --metric forget_quality --limit 2 --retain-log"
+    for asked in ("--model demo/npo --data demo --dry-run", "--from-log TOFU_EVAL.json"):
+        assert run([*words.split(), "TOFU_EVAL.json", *asked.split()]) == 2
+        assert "have the same weights" in capsys.readouterr().err
 
 
 def test_python_refuses_them_too(tmp_path):

@@ -176,3 +176,22 @@ def test_bad_input_is_one_line_before_any_work(made, tmp_path, monkeypatch, caps
     assert said in error
     assert len(error.splitlines()) <= 3
     assert counted == []
+
+
+def test_a_reference_with_other_tokens_is_refused(tmp_path, monkeypatch, capsys):
+    """Its tokens are those of the model that is evaluated: another vocabulary reads other words."""
+    other = tmp_path / "other"
+    shutil.copytree(EMBEDDED / "retain", other)
+    tokenizer = json.loads((other / "tokenizer.json").read_text())
+    vocab = tokenizer["model"]["vocab"]
+    one, two = list(vocab)[-2:]
+    vocab[one], vocab[two] = vocab[two], vocab[one]
+    (other / "tokenizer.json").write_text(json.dumps(tokenizer))
+    counted = loads(monkeypatch)
+    asked = (
+        f"eval --model {EMBEDDED / 'npo'} --metric mia_reference --data demo --limit 2 --dry-run"
+    )
+    assert run([*asked.split(), "--reference", str(other)]) == 2
+    assert "its tokenizer has other tokens than that of" in capsys.readouterr().err
+    assert run([*asked.split(), "--reference", str(EMBEDDED / "retain")]) == 0
+    assert counted == []

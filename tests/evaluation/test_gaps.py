@@ -224,3 +224,40 @@ def test_one_model_leaves_memory_before_the_reference_model_enters(tiny_tokenize
     for idx, row in found["mia_reference"].parts["forget"].records.items():
         mine, theirs = (one.parts["forget"].records[idx]["score"] for one in (own, loss))
         assert row["score"] == pytest.approx(mine - theirs, abs=NATS)
+
+
+def test_a_text_longer_than_the_reference_reads_has_no_difference_of_losses(tiny_tokenizer):
+    def reading(n_pos):
+        window = ContextWindow(n_pos)
+        reference = Subject("ref", conditions_of("ref"), lambda: tiny_model(1), context=window)
+        passes = tiny_passes(tiny_tokenizer, reference=reference)
+        return evaluate(passes, "tofu", ["mia_reference", "mia_loss"])
+
+    n_tokens = len(tiny_passes(tiny_tokenizer).view(Read("trace", "forget")).rows[0][0].ids)
+    fits, short = reading(n_tokens), reading(n_tokens - 1)
+    assert fits["mia_reference"].n_unscored == 0
+    why = short["mia_reference"].parts["forget"].unscored
+    assert why.keys() == {0, 1, 2}
+    assert why[0] == (
+        f"the reference model: {n_tokens} tokens, longer than the model's context of {n_tokens - 1}"
+    )
+    assert short["mia_loss"].n_unscored == 0
+
+
+ONE_ANSWER = (
+    *("exact_memorization", "extraction_strength", "extraction_strength_generative"),
+    *("mia_loss", "mia_zlib", "mia_min_k", "mia_min_k_plus_plus", "mia_entropy", "mia_gradnorm"),
+    "mia_reference",
+)
+
+
+def test_a_row_with_several_answers_has_no_score_that_is_of_one(tiny_tokenizer):
+    several = with_row(tiny_split(), 1, answer=("w20 w21", "w22 w23 w24"))
+    one = with_row(several, 2, answer=("w20 w21",))
+    reference = Subject("ref", conditions_of("ref"), lambda: tiny_model(1))
+    passes = tiny_passes(tiny_tokenizer, [one, tiny_split("holdout")], reference=reference)
+    found = evaluate(passes, "tofu", ONE_ANSWER)
+    for name in ONE_ANSWER:
+        scored = found[name].parts.get("forget", found[name])
+        assert sorted(scored.records) == [0, 2], name
+        assert scored.unscored[1].endswith("several answers, of which none is the row's own"), name
