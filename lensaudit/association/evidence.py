@@ -229,10 +229,11 @@ def power_of(read: Sequence[RelationReading], *, seed: int, n_worlds: int = 40) 
     """Power of the test: planted knowledge that it finds in the model's readings of others.
 
     The values are given out anew, so that nothing is bound, and each true one is made likelier by
-    the same factor, in every reader. The least factor whose p is at `LEVEL` in four of five draws.
+    the same factor, in every reader and in every relation that a subject is asked in its stratum.
+    The least factor whose p is at `LEVEL` in four of five draws.
     """
     generator = np.random.default_rng(seed)
-    traces, _ = traces_of(read)
+    traces, strata = traces_of(read)
     worlds = [
         [one[..., torch.from_numpy(generator.permutation(one.shape[-1]))] for one in traces]
         for _ in range(n_worlds)
@@ -241,7 +242,8 @@ def power_of(read: Sequence[RelationReading], *, seed: int, n_worlds: int = 40) 
         found = 0
         for world in worlds:
             planted = [
-                double_centred(one + nats * len(read) * torch.eye(one.shape[-1])) for one in world
+                double_centred(one + nats * len(relations) * torch.eye(one.shape[-1]))
+                for one, relations in zip(world, strata, strict=True)
             ]
             test = assignment_test(planted, generator=generator, n_draws=400)
             found += test.p <= LEVEL
@@ -321,12 +323,12 @@ def outcome_of(know: Know, heard: Sequence[Sequence[RelationReading]]) -> KnowOu
     n_base = int(know.base is not None)
     test, strata = binding_of(own, seed=seed), strata_of(groups_of(own))
     facts: list[FactEvidence] = []
-    called: list[float] = []
+    called: list[FactEvidence] = []
     for one, *others in zip(own, *never, strict=True):
         prior = priors_of(one, others[:n_base], others[n_base:])
         facts += facts_of_read(one, prior)
         for rows in others[n_base:]:
-            called += [f.e for f in facts_of_read(rows, prior) if f.e is not None]
+            called += facts_of_read(rows, prior)
     groups = [one.group for one in facts]
     top = math.log2(max(len(one.asked.values) for one in own))
     associated = [one.associated for one in facts if one.associated is not None]
@@ -361,7 +363,7 @@ def outcome_of(know: Know, heard: Sequence[Sequence[RelationReading]]) -> KnowOu
         controls=[
             *_kept(kept[0], seed),
             *(_never_bound(*one) for one in zip(names, tests, strict=True)),
-            *_fair(called, groups * len(know.retains)),
+            *_fair(called),
         ],
         alike=[
             name
@@ -433,11 +435,13 @@ def _never_bound(name: str, one: Assignment) -> KnowControl:
     return KnowControl(f"never: {name}", p > LEVEL, f"{name} {what} (p {p:.2g})")
 
 
-def _fair(called: Sequence[float], groups: Sequence[Group]) -> list[KnowControl]:
-    """Evidence in models that never knew: its lower limit is at most 1."""
-    if not called:
+def _fair(called: Sequence[FactEvidence]) -> list[KnowControl]:
+    """Evidence in models that never knew, by authors: its lower limit is at most 1."""
+    known = [(one.e, one.group) for one in called if one.e is not None]
+    if not known:
         return []
-    found = clustered_mean(called, groups, bounds=(0.0, max(called)), unit=unit_of(groups))
+    e, groups = zip(*known, strict=True)
+    found = clustered_mean(e, groups, bounds=(0.0, max(e)), unit=unit_of(groups))
     low = found.point if found.lower is None else found.lower
     said = f"mean e of models that never knew {found.point:.2f}, at least {low:.2f}"
     return [KnowControl("fair prior", low <= 1, said)]

@@ -31,7 +31,7 @@ from lensaudit.results.manifest import AUDIT_MANIFEST, NOT_ASKED, signed_object
 from lensaudit.results.reading import part
 from lensaudit.settings import COUNTERFACTUAL
 from lensaudit.verdict.collect import Model, Verdicts
-from lensaudit.verdict.decide import Word
+from lensaudit.verdict.decide import BADNESS, Word
 from lensaudit.verdict.views import read_calibration
 
 DEPTHS = ("uds", COUNTERFACTUAL)
@@ -48,7 +48,7 @@ class Document:
     given: str | None = None
     """Title that was chosen."""
     runs: list[PatchRun] = field(default_factory=list)
-    """Of each model under each condition the latest."""
+    """Of each model under each condition, of those that asked the same, the worst."""
     evals: list[EvaluationResult] = field(default_factory=list)
     meta: list[Mapping[str, Any]] = field(default_factory=list)
     steering: list[Mapping[str, Any]] = field(default_factory=list)
@@ -251,7 +251,7 @@ def assemble(
     rows = (row for run in document.runs for row in run.rows)
     if given and not any(row["idx"] in given and is_filled(row, given[row["idx"]]) for row in rows):
         idle("--data: fills in texts that rows of `patch` lack, and none lacks one; leave it out")
-    document.runs, repeated = latest(document.runs)
+    document.runs, repeated = distinct(document.runs, document.verdicts.models)
     left += repeated
     for attack in [one for one in document.attacks if one.get("said")][_MOST_TEXTS:]:
         attack["said"] = {}
@@ -292,15 +292,37 @@ def _said(
     return found
 
 
-def latest(runs: Sequence[PatchRun]) -> tuple[list[PatchRun], list[LeftOut]]:
-    """The run that finished last, among several of one model under one condition."""
-    kept: dict[tuple[str, str], PatchRun] = {}
-    left = []
-    for run in sorted(runs, key=lambda one: str(one.manifest.get("finished", ""))):
-        earlier = kept.pop((run.weights, run.condition), None)
-        if earlier is not None:
-            left.append(LeftOut(str(earlier.folder), f"the same as {run.folder}, run earlier"))
-        kept[run.weights, run.condition] = run
-    # in the order they were found: what finished within one second would swap places
-    place = {id(run): at for at, run in enumerate(runs)}
-    return sorted(kept.values(), key=lambda run: place[id(run)]), left
+def distinct(
+    runs: Sequence[PatchRun], judged: Iterable[Model]
+) -> tuple[list[PatchRun], list[LeftOut]]:
+    """Of several runs of one model that asked the same the worst; of equally bad ones the latest.
+
+    Args:
+        runs: in the order they were found, which is kept.
+        judged: what they came to; a headline counts the worst.
+    """
+    bad = {
+        one.run.folder: BADNESS.index(one.verdict.code)
+        for model in judged
+        for one in model.judged
+        if one.run
+    }
+    order = sorted(runs, key=lambda one: str(one.manifest.get("finished", "")))
+    kept = {_asked(run): run for run in sorted(order, key=lambda one: -bad.get(one.folder, 0))}
+    pairs = [(run, kept[_asked(run)]) for run in runs]
+    why = {True: "run earlier", False: "whose verdict is worse"}
+    left = [
+        LeftOut(
+            str(run.folder),
+            f"asked the same as {one.folder}, {why[bad.get(run.folder) == bad.get(one.folder)]}",
+        )
+        for run, one in pairs
+        if run is not one
+    ]
+    return [run for run, one in pairs if run is one], left
+
+
+def _asked(run: PatchRun) -> tuple[object, ...]:
+    """Whose depth, under what condition, and what else: what the model says, how it is aligned."""
+    asked = part(run.manifest, "options").get("ask")
+    return run.weights, run.condition, asked, run.aligned.kind, run.aligned.why

@@ -240,8 +240,11 @@ def _depth(row: ModelRow) -> Cell:
 
 def _shown(known: Model | None, place: Mapping[Path, int]) -> list[Evidence]:
     """What is known of a model, without runs that a later one replaced."""
-    judged = () if known is None else known.judged
-    return [one for one in judged if one.run is None or one.run.folder in place]
+    return [
+        one
+        for one in (() if known is None else known.judged)
+        if one.run is None or one.run.folder in place
+    ]
 
 
 def columns_of(rows: Sequence[ModelRow]) -> list[TableColumn]:

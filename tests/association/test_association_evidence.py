@@ -4,10 +4,13 @@ import math
 from dataclasses import replace
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
 from lensaudit.association.evidence import (
+    LEVEL,
+    POWER,
     RelationReading,
     binding_of,
     facts_of_read,
@@ -21,6 +24,7 @@ from lensaudit.association.evidence import (
 from lensaudit.association.reading import LENS, OUTPUTS
 from lensaudit.data.facts import Fact
 from lensaudit.data.relations import Relation, Wording
+from lensaudit.scores.assignment import assignment_test
 
 N = 8
 INVENTED = tuple(f"Nobody {n}" for n in range(16))
@@ -34,9 +38,11 @@ def relation(name="home", n=N, groups=None):
     return Relation(name, facts, tuple(f"S{at}" for at in range(n)), (Wording("Where is {}?", ""),))
 
 
-def read(known=0.0, *, seed=0, invented=INVENTED, name="home", layers=0, placebos=(), n=N):
+def read(
+    known=0.0, *, seed=0, invented=INVENTED, name="home", layers=0, placebos=(), n=N, groups=None
+):
     """Readings of one relation: noise, with the true value made likelier by exp(known)."""
-    asked = replace(relation(name, n), invented=invented, placebos=placebos)
+    asked = replace(relation(name, n, groups), invented=invented, placebos=placebos)
     draw = torch.Generator().manual_seed(seed)
 
     def table(n_rows):
@@ -152,26 +158,70 @@ def test_power_names_what_would_have_been_found():
     assert more <= least
 
 
+@pytest.mark.parametrize("apart", [0, N], ids=["same people", "other people"])
+def test_power_is_that_of_facts_planted_in_five_relations(apart):
+    def reads(seed, known):
+        people = (range(at * apart, at * apart + N) for at in range(5))
+        return [read(known, seed=5 * seed + at, groups=one) for at, one in enumerate(people)]
+
+    bits = power_of(reads(0, 0.0), seed=0).bits
+    share = 2**bits / N  # of the true value, that bits add to a uniform guess
+    nats = math.log(share / (1 - share) * (N - 1))
+    draw = np.random.default_rng(0)
+    planted = (traces_of(reads(seed, nats))[0] for seed in range(1, 61))
+    found = [assignment_test(one, generator=draw, n_draws=400).p <= LEVEL for one in planted]
+    # 60 draws: three standard deviations are .15, and the factors stand on a grid
+    assert np.mean(found) == pytest.approx(POWER, abs=0.2)
+
+
+def asking(asked, *retains, base=None, kept=()):
+    """What `know` was asked of a model x, beside others of these names."""
+    named = {name: SimpleNamespace(spec=SimpleNamespace(name=name)) for name in (base, *retains)}
+    return SimpleNamespace(
+        asked=asked,
+        kept=kept,
+        people=(),
+        settings=SimpleNamespace(seed=0),
+        source=SimpleNamespace(spec=SimpleNamespace(name="x")),
+        unscored={},
+        remarks=(),
+        readers=(OUTPUTS,),
+        base=named[base] if base else None,
+        retains=[named[name] for name in retains],
+        ignorant=[one for name, one in named.items() if name],
+    )
+
+
+def turned(own):
+    """The same reading where the people stand in the opposite order."""
+    asked, rows = own.asked, own.by_reader[OUTPUTS]
+    facts, subjects = asked.facts[::-1], asked.subjects[::-1]
+    rows = torch.cat([rows[:N].flip(0), rows[N:]]).flip(1)
+    return RelationReading(replace(asked, facts=facts, subjects=subjects), {OUTPUTS: rows})
+
+
+def test_whether_a_prior_is_fair_hangs_on_no_order_of_people_in_a_relation():
+    """Two never-trained models of which names give some authors' facts away."""
+    tilt = torch.linspace(-2, 3, N)
+    heard = [[read(one, seed=at), read(one, seed=9 + at)] for at, one in enumerate((0, tilt, tilt))]
+    other = [[first, turned(second)] for first, second in heard]
+    found = (outcome_of(asking([r.asked for r in own[0]], "a", "b"), own) for own in (heard, other))
+    straight, turned_over = (one.run.controls[-1] for one in found)
+    assert straight.name == "fair prior"
+    assert straight == turned_over
+
+
 def judged(*, base=None, retain=None, n=N, asks_kept=True):
     """What is said of a source that knows, beside a base and a retain: (values, kept facts) known.
 
     None: not asked.
     """
     heard, kept = [(3.0, 3.0), base, retain], [read(n=n, name="kept").asked] * asks_kept
-    others = [SimpleNamespace(spec=SimpleNamespace(name=name)) for name in ("base", "retain")]
-    named = [one for one, told in zip(others, heard[1:], strict=True) if told is not None]
-    know = SimpleNamespace(
-        asked=[read(n=n, name=str(at)).asked for at in range(4)],
+    know = asking(
+        [read(n=n, name=str(at)).asked for at in range(4)],
+        *["retain"] * (retain is not None),
+        base=None if base is None else "base",
         kept=kept,
-        people=(),
-        settings=SimpleNamespace(seed=0),
-        source=SimpleNamespace(spec=SimpleNamespace(name="x")),
-        base=others[0] if base is not None else None,
-        retains=[others[1]] if retain is not None else [],
-        ignorant=named,
-        unscored={},
-        remarks=(),
-        readers=(OUTPUTS,),
     )
     reads = [
         [read(values, seed=at, name=str(at), n=n) for at in range(4)]

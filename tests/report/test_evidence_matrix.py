@@ -2,7 +2,7 @@
 
 import pytest
 from support import verdict_support as made
-from support.report_cases import change, eval_run, patch_run, write
+from support.report_cases import change, eval_run, patch_run, seal, write
 
 from lensaudit.files import read_json
 from lensaudit.report.assemble import assemble
@@ -159,3 +159,44 @@ def test_a_model_that_was_only_attacked_has_a_row(tmp_path):
     (row,) = document.rows
     assert (row.label, row.cells["training"].text) == ("npo", ".40")
     assert row.word == document.words()["npo"] == "undecided"
+
+
+def test_a_run_that_asked_otherwise_has_a_row_and_one_that_asked_the_same_has_none(tmp_path):
+    unaligned = made.aligned() | {"uds": None, "why": "not asked for (--align none)"}
+    made.save_run(tmp_path / "silent", made.summary(told=None), ask="none")
+    made.save_run(tmp_path / "unaligned", made.summary(aligned=unaligned), ask="greedy")
+    made.save_run(tmp_path / "asked", made.summary(), ask="greedy")
+    made.save_run(tmp_path / "asked_again", made.summary(), ask="greedy")
+    document = assemble([tmp_path])
+    assert [run.folder.name for run in document.runs] == ["asked_again", "silent", "unaligned"]
+    (left,) = document.left_out
+    assert left.path == str(tmp_path / "asked")
+    assert left.reason == f"asked the same as {tmp_path / 'asked_again'}, run earlier"
+
+
+def test_of_two_runs_that_asked_the_same_the_worse_has_the_row(tmp_path):
+    """As its word counts, whichever was run later."""
+    made.save_run(tmp_path / "a", made.summary(0.3))
+    made.save_run(tmp_path / "b", made.summary())
+    seal(tmp_path / "b", finished="2126-11-21T00:00:00+00:00")
+    document = assemble([tmp_path])
+    assert [row.word for row in document.rows if not row.is_anchor] == [document.words()["x"]]
+    assert document.words() == {"x": "partly_erased"}
+    (left,) = document.left_out
+    assert left.reason == f"asked the same as {tmp_path / 'a'}, whose verdict is worse"
+
+
+def test_the_row_of_the_run_whose_word_counts_is_there(tmp_path, browser, shown):
+    made.save_run(tmp_path / "a", made.summary(told=None), ask="none")
+    made.save_run(tmp_path / "b", made.summary(), ask="greedy")
+    document = assemble([tmp_path])
+    assert document.words() == {"x": "undecided"}
+    rows = [row for row in document.rows if not row.is_anchor]
+    assert [(row.condition, row.word) for row in rows] == [(0, "undecided"), (0, "erased")]
+    shown(tmp_path)
+    assert (
+        browser.run("document.querySelectorAll('#models tbody:not(.anchor):not([hidden])').length")
+        == 2
+    )
+    # its depth is the same in both, and is drawn once
+    assert browser.run("document.querySelectorAll('#scale circle.dot').length") == 1

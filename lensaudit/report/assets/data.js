@@ -33,12 +33,18 @@ const HAS_TABLES = DATA.depths.length > 0;
 const WITHOUT = { id: 'none', score: 'uds', full: 'full', retain: 'retain', settings: {}, layers: [], examples: [],
   calibration: Object.fromEntries(['full', 'retain'].filter(named).map((role) => [role, metricOf(named(role), 'uds')])) };
 const CONDITIONS = (HAS_TABLES ? DATA.conditions : [WITHOUT]).map((one, at) => ({ ...one, at }));
-const RUNS = HAS_TABLES
+const ALL_RUNS = HAS_TABLES
   ? DATA.depths.map((one, at) => ({ ...one, at, label: MODELS[one.model].label, info: MODELS[one.model], where: CONDITIONS[one.condition] }))
   : MEASURED.filter((model) => !isAnchor(model)).map((info, at) => ({
     at, label: info.label, info, model: MODELS.indexOf(info), condition: 0, where: CONDITIONS[0], value: metricOf(info, 'uds'),
     profile: {}, extra: {}, unscored: {}, n: 0, n_scored: 0,
   }));
+// A model that was asked or aligned in several ways has one depth: the run whose word counts is drawn, the table has them all.
+const drawn = (run) => {
+  const same = ALL_RUNS.filter((one) => one.condition === run.condition && one.model === run.model);
+  return run === (same.find((one) => one.verdict === one.info.word) ?? same[0]);
+};
+const RUNS = ALL_RUNS.filter(drawn);
 
 const sharedTables = once((condition) => ({
   s1: condition.score === 'em' ? shares(condition.s1) : floats(condition.s1),
