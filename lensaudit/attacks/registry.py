@@ -39,6 +39,8 @@ class Attack:
     """Candidates scored."""
     models: int = 1
     """Models that read all of it."""
+    trains: bool = False
+    """It shows the model rows again, as `relearning` of the arm says."""
     asks: Asks | None = None
     """Without it the attack is left out."""
     code: str = ""

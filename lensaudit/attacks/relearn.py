@@ -114,7 +114,13 @@ def run_of(
         n_parts=settings.n_accumulate,
     )
     recipe = settings.recipe(len(samples))
-    return TrainingRun(FineTuning(), lambda number: batch(number).to(model.device), recipe, {})
+    return TrainingRun(
+        FineTuning(),
+        lambda number: batch(number).to(model.device),
+        recipe,
+        identity={},
+        seed=settings.seed,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

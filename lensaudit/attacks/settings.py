@@ -97,7 +97,7 @@ class Relearning:
     n_warmup: int = 0
     formats: tuple[Format, ...] = ("chat",)
     seed: int = RelearnSettings.seed
-    """Of the order of rows."""
+    """Of the order of rows, and of dropout."""
 
     def recipe(self, n_samples: int) -> "Recipe":
         """The training recipe for so many sequences; 400 of them are 13 steps."""

@@ -6,7 +6,7 @@ again, for another source neither. What came out of all is compared in `comparis
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cache, cached_property
 from operator import attrgetter
 from pathlib import Path
@@ -19,11 +19,12 @@ from lensaudit.association.persons import PERSONS
 from lensaudit.attacks.arm import AttackedModel, AttackFindings, Hit
 from lensaudit.attacks.comparison import FACTS, Findings, compare
 from lensaudit.attacks.elicit import chosen, list_hash
+from lensaudit.attacks.embedded import of_embedded_family
 from lensaudit.attacks.people import PEOPLE, people_of, rows_of, said_of
 from lensaudit.attacks.registry import Attack, run_attack
 from lensaudit.attacks.result import WORST as COMMAND
 from lensaudit.attacks.result import WorstResult
-from lensaudit.attacks.settings import ControlArm, WorstSettings, relearning_for
+from lensaudit.attacks.settings import ControlArm, Relearning, WorstSettings, relearning_for
 from lensaudit.data.candidates import Shots, facts_of, shots_of
 from lensaudit.data.chat import Template, thinks
 from lensaudit.data.facts import FURTHER, Fact, answered, told_rows
@@ -36,7 +37,6 @@ from lensaudit.models.bridge import DTYPES
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import Checkpoint, load_tokenizer
 from lensaudit.models.conditions import EAGER
-from lensaudit.models.registry import is_demo
 from lensaudit.models.sizes import sizes_on_disk
 from lensaudit.patching.prepare import prepare
 from lensaudit.patching.session import Session
@@ -99,6 +99,11 @@ class Worst:
         """Solved questions before each fact, where it is asked after some."""
         return shots_of(self.facts)
 
+    @cached_property
+    def relearning(self) -> Relearning:
+        """How an attack that trains shows rows to every arm."""
+        return relearning_for(demo=of_embedded_family(self.models.full))
+
     @property
     def arms(self) -> dict[str, Checkpoint]:
         """Every set of weights once: the source, the retain models, `full`."""
@@ -150,6 +155,7 @@ class Worst:
             "attacks": list_hash(self.attacks),
             "neutral": digest([[one.question, one.answer] for one in self.neutral]),
             "dtype": self.audit.settings.dtype,
+            **({"relearning": asdict(self.relearning)} if any(map(_trains, self.attacks)) else {}),
         }
 
     def ledger(self, kind: str, arm: Checkpoint, **asked: Any) -> Ledger:
@@ -346,17 +352,23 @@ def arm_of(worst: Worst, checkpoint: Checkpoint, full: Checkpoint) -> AttackedMo
         worst.shots,
         again,
         exposed=worst.named(checkpoint),
-        relearning=relearning_for(demo=is_demo(worst.models.full.spec.name)),
+        relearning=worst.relearning,
         neutral=worst.neutral,
         dtype=options.dtype,
     )
 
 
+def _trains(attack: Attack) -> bool:
+    """Whether an attack may train a copy: one from outside can ask its arm for it."""
+    return attack.trains or bool(attack.code)
+
+
 def _made_of(worst: Worst, attack: Attack) -> str:
-    """What a line of a ledger is known by: the attack, and the rows that it alone reads."""
-    if "neutral rows" not in attack.needs:
-        return attack.hash
-    return digest([attack.hash, [[one.question, one.answer] for one in worst.neutral]])
+    """What a line of a ledger is known by: the attack, its rows, and how it trains."""
+    own: list[Any] = [asdict(worst.relearning)] if _trains(attack) else []
+    if "neutral rows" in attack.needs:
+        own.append([[one.question, one.answer] for one in worst.neutral])
+    return digest([attack.hash, *own]) if own else attack.hash
 
 
 def _ledger(worst: Worst, arm: Checkpoint) -> Ledger:

@@ -3,7 +3,7 @@
 import copy
 import inspect
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from itertools import groupby, product
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from transformers import AutoModelForCausalLM
 
 from lensaudit.data.facts import EMBEDDED
 from lensaudit.data.fictional import passing_rows
@@ -23,7 +24,7 @@ from lensaudit.gym.recipes import mechanisms
 from lensaudit.gym.registry import Mechanism, Truth, code_hash, load_own
 from lensaudit.gym.settings import MakeSettings, gym_folder
 from lensaudit.models.causal import load_causal
-from lensaudit.models.checkpoint import Checkpoint, in_role, load_tokenizer, open_model
+from lensaudit.models.checkpoint import Checkpoint, config_of, in_role, load_tokenizer, open_model
 from lensaudit.models.likeness import check_same_shape
 from lensaudit.progress import Notice, unheard
 from lensaudit.results import keyed
@@ -261,6 +262,33 @@ def open_pair(settings: MakeSettings, notice: Notice) -> Bed:
     return Bed(full, retain, other, facts, gym_folder(settings.out), notice)
 
 
+WITH_BIASES = (
+    *("vector", "absent_vector", "gates", "gates_own", "gates_shared", "gates_several"),
+    *("gates_mixed", "absent_gates", "guard", "precision_single", "precision_rounded"),
+)
+"""Mechanisms that give MLPs biases. Not declared with them: a recipe's code is its version."""
+
+
+def check_biases(full: Checkpoint, asked: Sequence[str]) -> None:
+    """Refuse mechanisms that a model laid out as Llama is has no place for: biases in its MLPs.
+
+    Raises:
+        InputError: they are asked for, and the model's code reads no `mlp_bias`.
+    """
+    if not (needing := [name for name in WITH_BIASES if name in asked]):
+        return
+    config = config_of(full)
+    config.mlp_bias = True
+    with torch.device("meta"):
+        names = AutoModelForCausalLM.from_config(config).state_dict()
+    weights = [f"model.layers.0.mlp.{name}_proj.weight" for name in ("gate", "up", "down")]
+    if any(one in names and one.replace("weight", "bias") not in names for one in weights):
+        raise InputError(
+            f"{full.spec.name}: MLPs of {full.architecture} have no biases, which {len(needing)} "
+            f"of the mechanisms need ({', '.join(needing)}); choose others with --mechanism"
+        )
+
+
 def make(settings: MakeSettings, *, notice: Notice = unheard) -> list[PlantedModel]:
     """Have every model that is asked for in `settings.out`, certified; those there are kept.
 
@@ -269,6 +297,7 @@ def make(settings: MakeSettings, *, notice: Notice = unheard) -> list[PlantedMod
         VerificationError: a certificate does not hold; the others are made.
     """
     wanted, pair = asked_of(settings), open_pair(settings, notice)
+    check_biases(pair.full, [one.name for _, one, _ in wanted])
     make_folder(pair.out)
     made = []
     for seed, own in groupby(wanted, lambda one: one[0]):

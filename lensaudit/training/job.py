@@ -35,7 +35,6 @@ from lensaudit.training.rows import (
     idk_lines,
     load_rows,
     rows_hash,
-    taught,
     unlearn_batches,
 )
 from lensaudit.training.settings import UnlearnSettings
@@ -150,11 +149,12 @@ class UnlearnJob(TrainingJob):
                 f"{name} keeps the retain rows (alpha {self.hyper.alpha:g}): name them with "
                 "--kept" + (", or give --constant alpha=0" if self.hyper.epsilon is None else "")
             )
-        kept = {*taught(self.retain)}
-        if both := [one for one in taught(self.forget) if one in kept]:
+        # a side may be annotated and the other not: what is taught is the question and its answer
+        kept = {(one.question, one.answer) for one in self.retain}
+        if both := [one for one in self.forget if (one.question, one.answer) in kept]:
             raise InputError(
                 f"{len(both)} rows are both to be forgotten and to be kept (first "
-                f"{both[0][0]!r}); name other --kept"
+                f"{both[0].question!r}); name other --kept"
             )
         super().check()
 

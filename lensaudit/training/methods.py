@@ -154,6 +154,11 @@ class Unlearning(Objective[UnlearnBatch]):
     reference: PreTrainedModel | None = None
 
     @property
+    def name(self) -> str:
+        """What the method is published as."""
+        return self.method.name
+
+    @property
     def first_multiplier(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
         """What the retain term is weighted with at the start."""
         return self.hyper.alpha

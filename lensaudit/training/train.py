@@ -31,7 +31,7 @@ from lensaudit.results.keyed import keyed_document, write_keyed
 from lensaudit.results.manifest import mark_of
 from lensaudit.text import digest
 from lensaudit.training.losses import Loss, mean_nll
-from lensaudit.training.rows import TrainBatch
+from lensaudit.training.rows import TrainBatch, generator
 from lensaudit.types import Logits
 
 B = TypeVar("B")
@@ -82,6 +82,11 @@ class Objective(ABC, Generic[B]):
 
     first_multiplier: float = 0.0
 
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return type(self).__name__
+
     @abstractmethod
     def __call__(self, model: PreTrainedModel, batch: B, multiplier: float) -> Terms:
         """The loss of one batch."""
@@ -127,6 +132,8 @@ class TrainingRun(Generic[B]):
     """Steps from one state to the next; None: as often as writing takes 1/20 of the time."""
     autocast: bool = False
     """Forward passes in bfloat16; weights, gradients and moments stay as they are."""
+    seed: int = 0
+    """What a model with dropout drops follows from it and the number of the batch."""
 
     @property
     def key(self) -> str:
@@ -160,7 +167,8 @@ def train(
     """Train `model` in place, from the last saved state where there is one; the losses by step.
 
     Raises:
-        InputError: the state in the folder was made with other settings.
+        InputError: the state in the folder was made with other settings, or the loss reaches no
+            parameter that is to move.
         WorkError: a loss or gradient is not finite; the last saved state stays as it is.
     """
     parameters = trained_parameters(model, run.recipe)
@@ -261,15 +269,22 @@ def _step(
 
     Raises:
         FloatingPointError: the loss or the gradient, whichever it says, is not finite.
+        InputError: no parameter has a gradient.
     """
-    n = run.recipe.n_accumulate
+    n, device = run.recipe.n_accumulate, model.device
     loss = retain = 0.0
     for number in range(step * n, (step + 1) * n):
-        with torch.autocast(model.device.type, torch.bfloat16, enabled=run.autocast):
+        drawn = generator(run.seed, number).initial_seed()
+        with (
+            seeded(device, drawn),
+            torch.autocast(device.type, torch.bfloat16, enabled=run.autocast),
+        ):
             terms = run.objective(model, run.batch(number), multiplier)
         torch.autograd.backward(terms.total / n, inputs=list(parameters.values()))
         loss += terms.total.item() / n
         retain += terms.retain / n
+    if all(parameter.grad is None for parameter in parameters.values()):
+        raise InputError(_unreached(run))
     norm = clip_grad_norm_(parameters.values(), run.recipe.max_grad_norm).item()
     if not (math.isfinite(loss) and math.isfinite(norm)):
         raise FloatingPointError("gradient" if math.isfinite(loss) else "loss")
@@ -278,6 +293,22 @@ def _step(
     optimizer.step()
     optimizer.zero_grad()
     return loss, norm, run.objective.next_multiplier(multiplier, retain, step)
+
+
+@contextmanager
+def seeded(device: torch.device, seed: int) -> Iterator[None]:
+    """While open, torch's global streams begin with `seed`; afterwards they go on as before."""
+    devices = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices):
+        torch.manual_seed(seed)
+        yield
+
+
+def _unreached(run: TrainingRun[B]) -> str:
+    return (
+        f"--trainable {run.recipe.trainable!r}: the loss of {run.objective.name} depends on none "
+        "of the parameters that it matches; name others, or leave --trainable out"
+    )
 
 
 def _diverged(run: TrainingRun[B], step: int, what: str, saved: int) -> str:

@@ -35,6 +35,7 @@ from lensaudit.training.train import (
     TrainingRun,
     TrainingStep,
     checked_pattern,
+    seeded,
     train,
     writing,
 )
@@ -66,9 +67,7 @@ def adapted(model: Any, *, rank: int, seed: int) -> Any:
     config = peft.LoraConfig(
         r=rank, lora_alpha=ALPHA * rank, target_modules="all-linear", task_type="CAUSAL_LM"
     )
-    devices = [model.device] if model.device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices):
-        torch.manual_seed(seed)
+    with seeded(model.device, seed):
         return peft.get_peft_model(model, config)
 
 
@@ -374,7 +373,7 @@ class TrainingJob(CheckpointJob):
     """A checkpoint that is trained from another, resumable."""
 
     settings: Any
-    """What was chosen; its `seed` draws a new adapter."""
+    """What was chosen; its `seed` draws a new adapter, and what dropout leaves out."""
     save_every: int | None = None
     lora: int | None = None
     """Rank of the adapter that moves; None: all weights do."""
@@ -445,6 +444,7 @@ class TrainingJob(CheckpointJob):
             checkpoints=out / STATE_FOLDER,
             save_every=self.save_every,
             autocast=self.autocast,
+            seed=self.settings.seed,
         )
         losses = train(model, run, report=report)
         write_csv(out / "losses.csv", ("step", "loss"), list(enumerate(losses, 1)))

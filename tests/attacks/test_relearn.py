@@ -95,6 +95,10 @@ def test_one_step_by_hand(start, tokenizer):
         assert torch.allclose(value, theirs[name], atol=1e-6), name
 
 
+def test_the_order_and_dropout_follow_from_one_seed(start, tokenizer):
+    assert run_of(start, tokenizer, ROWS, replace(SMALL, seed=3), name="start").seed == 3
+
+
 def test_only_answers_have_labels_and_long_rows_are_refused(start, tokenizer):
     run = run_of(start, tokenizer, ROWS, SMALL, name="start")
     part = run.batch(0)

@@ -92,6 +92,25 @@ def test_hidden_knowledge_comes_back_and_absent_knowledge_does_not(log):
     assert never.main.adjusted.least < 0 < never.main.adjusted.most
 
 
+@pytest.mark.parametrize("status", ["missing", "diverged"])
+def test_the_best_of_fewer_models_is_no_floor(log, status):
+    whole = rtt.summarize(log)[0].main
+    (highest,) = {max(one.study.sweep["lrs"]) for one in rtt.summarize(log)}
+    first = next(iter(log.studies.values()))
+    lost = [one.job_id for one in first.places if (one.condition, one.lr) == ("N", highest)]
+    for one in lost:
+        job = log.finished.pop(one)
+        if status == "diverged":
+            log.finished[one] = replace(job, status=status, curve=job.curve[:1])
+    summary = rtt.summarize(log)[0]
+    why = f"N lacks epochs at lr {highest:g} that others have: the best of each do not compare"
+    assert {one.adjusted.why for one in (summary.main, *summary.others)} == {why}
+    assert summary.reading == f"Recovery is not scored: {why}."
+    assert whole.adjusted.value is not None
+    for name in ("recovery_rate", "gap_closed"):
+        assert summary.main.ratios[name] == whole.ratios[name]
+
+
 def test_runs_beside_the_log_are_read_as_the_forks_and_come_to_the_same(finished, log):
     studies = read_csvs(SummarySettings(from_csv=finished))
     for ours, theirs in zip(rtt.summarize(log), studies, strict=True):

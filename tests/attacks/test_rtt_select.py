@@ -194,6 +194,22 @@ def test_the_forks_files_are_selected_per_v_and_globally_on_the_same_splits(tmp_
     )
 
 
+def test_the_forks_conditions_are_compared_with_the_control_on_one_grid(tmp_path):
+    sweep = {"baseline+rtt": 0.9, "control+rtt": 0.2}
+    others = [
+        retrained(n, lr, {0: 0.2, 1: 0.2, 2: value}, *(condition, condition))
+        for condition, value in sweep.items()
+        for n, lr in ((0, 1e-7), (0, 2e-7), (1, 1e-7), (1, 2e-7))
+    ]
+    (study,) = read(in_files(tmp_path / "all", runs=(*B, *others)))
+    assert study.main.recovery_adjusted.value == pytest.approx((0.65 - 0.2) / (0.9 - 0.2))
+    (study,) = read(in_files(tmp_path / "some", runs=(*B, *others[:-1])))
+    assert study.main.recovery_adjusted.why == (
+        "N lacks epochs at lr 2e-07 that others have: the best of each do not compare"
+    )
+    assert study.main.recovery_rate.value == pytest.approx(0.65 / 0.9)
+
+
 def test_an_accuracy_that_is_none_is_left_out_and_told(tmp_path):
     broken = retrained(1, 3e-7, {1: float("nan"), 2: 4.75})
     (study,) = read(in_files(tmp_path, runs=(*B, *C, broken)))

@@ -2,7 +2,9 @@
 
 import csv
 import hashlib
+import inspect
 import json
+from dataclasses import replace
 
 import pytest
 from support import lines_of
@@ -10,11 +12,13 @@ from support import lines_of
 import lensaudit as la
 from lensaudit.attacks import worst
 from lensaudit.attacks.comparison import FACTS
-from lensaudit.attacks.settings import WorstSettings
+from lensaudit.attacks.elicit import ATTACKS
+from lensaudit.attacks.settings import DEMO_RELEARNING, Relearning, WorstSettings
 from lensaudit.attacks.worst import open_worst
 from lensaudit.cli.main import run
 from lensaudit.doors.export.files import export
 from lensaudit.doors.settings import ExportSettings
+from lensaudit.models.registry import EMBEDDED
 from lensaudit.report.assemble import assemble
 from lensaudit.results.roles import ends_as_sources
 
@@ -64,6 +68,29 @@ def test_an_attack_whose_column_no_row_has_is_left_out_or_refused(place, monkeyp
         assert f"--attack {name}: {said}" in capsys.readouterr().err
     assert run(["sample", "--source", "demo/npo", "--think", "full", "--dry-run"]) == 2
     assert "--think full: its chat template has no place for a thought" in capsys.readouterr().err
+
+
+def test_how_it_relearns_is_in_a_lines_key_and_follows_from_the_tokenizer(place, monkeypatch):
+    monkeypatch.chdir(place)
+    settings = WorstSettings(limit=2, attack=("greedy", "relearn_authors"))
+    called = replace(settings, full=str(EMBEDDED / "full"), data="demo")
+    demo, copied = (open_worst("demo/npo", one) for one in (settings, called))
+    assert demo.relearning == copied.relearning == DEMO_RELEARNING
+    assert demo.identity() == copied.identity()
+    monkeypatch.setattr(worst, "of_embedded_family", lambda _: False)
+    other = open_worst("demo/npo", settings)
+    assert other.relearning == Relearning()
+    assert other.identity() != demo.identity()
+    greedy, relearn = demo.attacks
+    assert worst._made_of(other, greedy) == worst._made_of(demo, greedy)
+    assert worst._made_of(other, relearn) != worst._made_of(demo, relearn)
+    asked_alone = [replace(one, attacks=(greedy,)).identity() for one in (demo, other)]
+    assert asked_alone[0] == asked_alone[1]
+
+
+def test_an_attack_that_shows_rows_again_says_that_it_trains():
+    shown = {name for name, one in ATTACKS.items() if "arm.taught" in inspect.getsource(one.run)}
+    assert shown == {name for name, one in ATTACKS.items() if one.trains}
 
 
 def test_files_hold_a_row_for_every_fact_and_attack(place):

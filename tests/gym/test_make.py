@@ -1,5 +1,7 @@
 """Planted models are certified, kept, and made again when what they are made of changes."""
 
+import ast
+import inspect
 import json
 from collections import Counter
 from dataclasses import replace
@@ -11,13 +13,14 @@ from lensaudit.cli.main import run
 from lensaudit.data.facts import Fact, answered
 from lensaudit.data.matching import mentions
 from lensaudit.errors import InputError, VerificationError
-from lensaudit.gym import claims, edits, planting
+from lensaudit.gym import claims, edits, planting, recipes
 from lensaudit.gym import ground as ground_module
 from lensaudit.gym.ground import said
-from lensaudit.gym.make import listing, make, models_in, open_pair
+from lensaudit.gym.make import WITH_BIASES, check_biases, listing, make, models_in, open_pair
 from lensaudit.gym.recipes import mechanisms
 from lensaudit.gym.registry import RECIPES, drawn, recipe
 from lensaudit.gym.settings import MakeSettings
+from lensaudit.models.checkpoint import load_tokenizer, open_model
 from lensaudit.models.quantize import quantised
 from lensaudit.training.rows import chat_sample
 
@@ -301,6 +304,39 @@ def test_an_own_pair_needs_its_own_data(tmp_path):
         open_pair(settings, print)
     with pytest.raises(InputError, match="same weights"):
         open_pair(replace(settings, retain="demo/npo", data="demo"), print)
+
+
+def reaches(name, functions, seen=()):
+    """Whether a function of the gym calls `widened`, by way of others of the gym."""
+    inside = (one for one in functions.get(name, ()) if one not in (*seen, name))
+    return name == "widened" or any(reaches(one, functions, (*seen, name)) for one in inside)
+
+
+def test_the_mechanisms_with_biases_are_those_that_widen_an_mlp():
+    functions = {
+        one.name: {getattr(part, "id", None) or getattr(part, "attr", "") for part in ast.walk(one)}
+        for module in (edits, planting, recipes)
+        for one in ast.parse(inspect.getsource(module)).body
+        if isinstance(one, ast.FunctionDef)
+    }
+    found = {name for name, one in RECIPES.items() if reaches(one.fn.__name__, functions)}
+    assert found == {*WITH_BIASES}
+
+
+def test_mechanisms_that_a_model_has_no_place_for_are_refused(tmp_path):
+    from transformers import MistralConfig, MistralForCausalLM
+
+    check_biases(open_model("demo/full"), ["permuted", "vector"])
+    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "vocab_size": 512}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 2}
+    MistralForCausalLM(MistralConfig(**sizes, **heads)).save_pretrained(tmp_path)
+    load_tokenizer(open_model("demo/full")).save_pretrained(tmp_path)
+    other = open_model(str(tmp_path))
+    check_biases(other, ["permuted"])
+    with pytest.raises(
+        InputError, match=r"no biases, which 2 of the mechanisms need \(vector, guard"
+    ):
+        check_biases(other, ["permuted", "guard", "vector"])
 
 
 @pytest.mark.slow

@@ -145,6 +145,10 @@ REFUSED = {
     "alpha below 0": (("--constant", "alpha=-1"), "--constant alpha=-1"),
     "no regular expression": (("--trainable", "("), "not a regular expression"),
     "states beyond the last step": (("--set", "save_every=9"), "the run has 2 steps, no state"),
+    "pattern of parameters that the loss does not reach": (
+        ("--method", "rmu", "--constant", "layer=0", "--trainable", r"layers\.1"),
+        r"--trainable 'layers\\.1': the loss of RMU depends on none",
+    ),
     "pattern of no parameter": (("--trainable", "layers.7"), "no parameter matches"),
 }
 
@@ -171,6 +175,14 @@ def test_retain_rows_are_asked_for_where_the_method_keeps_them(place, tmp_path, 
     capsys.readouterr()
     assert run([*given, "--method", "pdu", "--epsilon", "0.3", "--alpha", "0"]) == 2
     assert "(alpha 0): name them with --kept\n" in capsys.readouterr().err
+
+
+def test_rows_on_both_sides_are_found_whatever_is_annotated(place, tmp_path, capsys):
+    rows = json.loads((place / "forget.json").read_text())
+    kept = tmp_path / "kept.json"
+    kept.write_text(json.dumps([{**row, "prefix": row["answer"][:3]} for row in rows[:2]]))
+    assert run(arguments(place, tmp_path / "m", "--kept", str(kept))) == 2
+    assert "2 rows are both to be forgotten and to be kept" in capsys.readouterr().err
 
 
 LONG = '[{"question": "' + "Who? " * 800 + '", "answer": "Ada."}]'

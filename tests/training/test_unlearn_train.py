@@ -72,6 +72,25 @@ def test_a_resumed_run_ends_in_the_same_bits(start, tmp_path, stop):
     assert same_bits(whole, resumed)
 
 
+def test_dropout_follows_from_the_seed_and_the_batch(start, tmp_path):
+    plain = copy_of(start)
+    train(plain, run_of())
+    start.config.attention_dropout = 0.3
+    whole, other, cut, resumed = (copy_of(start) for _ in range(4))
+    train(whole, run_of())
+    train(other, dataclasses.replace(run_of(), seed=1))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(5)  # any global stream; it goes on as if nothing was trained
+        before = torch.get_rng_state()
+        with pytest.raises(KeyboardInterrupt):
+            train(cut, run_of(tmp_path), report=stopping_at(4))
+        train(resumed, run_of(tmp_path))
+        assert torch.equal(before, torch.get_rng_state())
+    assert same_bits(whole, resumed)
+    assert not same_bits(whole, plain)
+    assert not same_bits(whole, other)
+
+
 def test_one_step_is_adamw_by_hand(start):
     # bias-corrected AdamW moves every weight by lr * sign(gradient) in its first step
     model = copy_of(start)

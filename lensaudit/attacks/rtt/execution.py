@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any, Literal
 
+from lensaudit.attacks.embedded import of_embedded_family
 from lensaudit.attacks.exchange import undo_exchange
 from lensaudit.attacks.result import study_folder
 from lensaudit.attacks.rtt.data import Dataset, handled, load_mcq, save_mcq
@@ -50,12 +51,11 @@ from lensaudit.attacks.settings import (
 )
 from lensaudit.errors import InputError, PartialError, VerificationError
 from lensaudit.files import make_folder
-from lensaudit.models.checkpoint import Checkpoint, load_tokenizer, open_model
+from lensaudit.models.checkpoint import load_tokenizer, open_model
 from lensaudit.models.device import resolve_device
 from lensaudit.models.family import open_family
-from lensaudit.models.hashing import tokenizer_hash
 from lensaudit.models.likeness import other_tokenizer
-from lensaudit.models.registry import EMBEDDED, default_data
+from lensaudit.models.registry import default_data
 from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results.manifest import manifest, package_versions
 from lensaudit.results.owner import check_free, claim
@@ -405,11 +405,3 @@ def retrain(
     if made.status == "diverged":
         return made
     return replace(made, t_accuracy=study.read(model, study.sample_of_t(job.split))[0].accuracy)
-
-
-def of_embedded_family(checkpoint: Checkpoint) -> bool:
-    """Whether a model is of the embedded family, whatever its folder or name.
-
-    No other tokenizer cuts words as that family's does.
-    """
-    return checkpoint.tokenizer == tokenizer_hash(EMBEDDED / "full")

@@ -21,7 +21,7 @@ import numpy as np
 
 from lensaudit.attacks.rtt.log import CONDITIONS, RATIOS, Condition, HeldSplit, Log, StudyRecord
 from lensaudit.attacks.rtt.marks import GridCell, done
-from lensaudit.attacks.rtt.selection import RULE_NAMES, Selected, select
+from lensaudit.attacks.rtt.selection import RULE_NAMES, Selected, select, unequal
 from lensaudit.attacks.settings import EpochRule, Selection, SummarySettings
 from lensaudit.errors import InputError
 from lensaudit.files import make_folder, write_csv
@@ -348,6 +348,7 @@ def _outcome(
         }
         if found := select(runs, selection=selection, rule="max", n_epochs=0):  # type: ignore[arg-type]
             chosen[condition] = found
+    apart = unequal({name: _read(rows, name, held) for name in chosen})
     values: dict[Condition, float] = {name: one.accuracy for name, one in chosen.items()}
     if unlearned is not None:
         values["A"] = unlearned
@@ -362,8 +363,24 @@ def _outcome(
             name: [{"split": at, "lr": cell.lr, "epoch": cell.epoch} for at, cell in one.choices]
             for name, one in chosen.items()
         },
-        **{name: _ratio(values, parts) for name, parts in RATIOS.items()},
+        **{name: _ratio(values, parts, apart) for name, parts in RATIOS.items()},
     )
+
+
+def _read(
+    rows: Sequence[RetrainedRow], condition: Condition, held: Sequence[int]
+) -> dict[HeldSplit, set[GridCell]]:
+    """Every learning rate and epoch at which a split was read after training."""
+    return {
+        HeldSplit(f"split_{split}", (), ()): {
+            replace(row.cell, epoch=epoch)
+            for row in rows
+            if (row.condition, row.split) == (condition, split)
+            for epoch, value in row.curve.items()
+            if epoch > 0 and value is not None
+        }
+        for split in held
+    }
 
 
 def _accuracy_of(curve: Mapping[int, float | None], rule: EpochRule) -> float | None:
@@ -374,9 +391,11 @@ def _accuracy_of(curve: Mapping[int, float | None], rule: EpochRule) -> float | 
     return max((one for one in trained.values() if one is not None), default=None)
 
 
-def _ratio(values: Mapping[Condition, float], names: Sequence[Condition]) -> Estimate:
+def _ratio(values: Mapping[Condition, float], names: Sequence[Condition], apart: str) -> Estimate:
     if missing := [name for name in names if name not in values]:
         return Estimate(None, why=f"condition {missing[0]} is missing")
+    if "N" in names and apart:
+        return Estimate(None, why=apart)
     floor = values[names[2]] if len(names) == 3 else 0.0
     if values["C"] - floor <= 1e-12:
         return Estimate(None, why=f"C is not above {names[2] if len(names) == 3 else '0'}")

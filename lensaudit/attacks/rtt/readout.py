@@ -289,7 +289,7 @@ def read_along(
         samples: T.
         recipe: how long and how fast.
         batch_size: samples a step.
-        seed: of their order.
+        seed: of their order, and of what dropout leaves out.
         at: units after which V is read.
         read_v: the readings of V by the model as it is.
         unit: steps that points and reports count by.
@@ -313,15 +313,18 @@ def read_along(
         report(done)
 
     batches = finetune_batches(samples, batch_size=batch_size, seed=seed, pad=0)
-    run = TrainingRun(FineTuning(), lambda number: batches(number).to(model.device), recipe, {})
-    devices = [model.device] if model.device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices):
-        torch.manual_seed(seed)  # models with dropout draw from the global stream
-        try:
-            train(model, run, report=after)
-        except WorkError:
-            failure = f"not finite after {len(losses)} of {recipe.n_steps} steps"
-            return Finished("", "diverged", tuple(points), reason=failure)
-        finally:
-            model.eval()
+    run = TrainingRun(
+        FineTuning(),
+        lambda number: batches(number).to(model.device),
+        recipe,
+        identity={},
+        seed=seed,
+    )
+    try:
+        train(model, run, report=after)
+    except WorkError:
+        failure = f"not finite after {len(losses)} of {recipe.n_steps} steps"
+        return Finished("", "diverged", tuple(points), reason=failure)
+    finally:
+        model.eval()
     return Finished("", "ok", tuple(points))

@@ -5,16 +5,14 @@ pure noise gains 5 to 6 points per V and about 4 globally (`rtt.md` section 7). 
 therefore selected alike, and compared with the control, never with chance.
 """
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lensaudit.attacks.rtt.log import (
-    HeldSplit,
-)
+from lensaudit.attacks.rtt.log import Condition, HeldSplit
 from lensaudit.attacks.rtt.marks import Cells, GridCell, Marks, mean_of
 from lensaudit.attacks.settings import EpochRule, Selection
 
@@ -72,6 +70,25 @@ def select(
         chosen = {split: common[int(np.argmax(means))] for split in kept}
     marks = tuple(kept[split][cell] for split, cell in chosen.items())
     return Selected(marks, tuple((split.name, cell) for split, cell in chosen.items()))
+
+
+def unequal(read: Mapping[Condition, Mapping[HeldSplit, Collection[GridCell]]]) -> str:
+    """Why the best of these conditions do not compare; empty where all have the same cells.
+
+    A run that diverged or is not done yet leaves its condition the best of fewer models.
+    """
+    held = {
+        name: {(split.name, cell) for split, cells in runs.items() for cell in cells}
+        for name, runs in read.items()
+    }
+    every = set[tuple[str, GridCell]]().union(*held.values())
+    lacking = {name: sorted({cell.lr for _, cell in every - own}) for name, own in held.items()}
+    listed = " and ".join(
+        f"{name} lacks epochs at lr {', '.join(f'{lr:g}' for lr in lrs)}"
+        for name, lrs in lacking.items()
+        if lrs
+    )
+    return listed and f"{listed} that others have: the best of each do not compare"
 
 
 def _best(cells: Cells, among: NDArray[np.bool_] | slice = slice(None)) -> GridCell:

@@ -22,13 +22,14 @@ from lensaudit.attacks.rtt.log import (
     MEANINGS,
     RATIOS,
     Condition,
+    HeldSplit,
     Log,
     StudyRecord,
     read_log,
 )
-from lensaudit.attacks.rtt.marks import Marks, done, mean_of, measured, v_runs
+from lensaudit.attacks.rtt.marks import Cells, Marks, done, mean_of, measured, v_runs
 from lensaudit.attacks.rtt.remarks import RETRAINED, ConditionCheck, checks_of, notes_of
-from lensaudit.attacks.rtt.selection import RULE_NAMES, Selected, select
+from lensaudit.attacks.rtt.selection import RULE_NAMES, Selected, select, unequal
 from lensaudit.attacks.rtt.sentences import facts_retrained
 from lensaudit.attacks.settings import EpochRule, Selection, SummarySettings
 from lensaudit.errors import InputError, LensAuditError, VerificationError
@@ -147,18 +148,16 @@ def _outcome(
     rule: EpochRule,
     failure: str,
 ) -> SelectionOutcome:
+    runs: dict[Condition, dict[HeldSplit, Cells]] = {
+        one: v_runs(study, log, one, readout, study.held_out) for _, one in CONDITIONS.values()
+    }
     every: dict[Condition, Selected | None] = {
-        one: select(
-            v_runs(study, log, one, readout, study.held_out),
-            selection=selection,
-            rule=rule,
-            n_epochs=study.sweep["n_epochs"],
-        )
-        for _, one in CONDITIONS.values()
+        name: select(one, selection=selection, rule=rule, n_epochs=study.sweep["n_epochs"])
+        for name, one in runs.items()
     }
     chosen: dict[Condition, Selected] = {n: one for n, one in every.items() if one is not None}
     marks: dict[Condition, tuple[Marks, ...]] = {name: one.marks for name, one in chosen.items()}
-    groups = _groups(study, study.held_out)
+    groups, apart = _groups(study, study.held_out), unequal(runs)
     unlearned = measured(study, log, "A", readout, study.held_out)
     if unlearned is not None:
         marks["A"] = unlearned
@@ -168,8 +167,8 @@ def _outcome(
         accuracies={name: _accuracy(one.marks, groups) for name, one in chosen.items()},
         chosen=chosen,
         ratios={
-            name: Estimate(None, why=failure) if failure else _ratio(study, marks, conditions)
-            for name, conditions in RATIOS.items()
+            name: Estimate(None, why=failure) if failure else _ratio(study, marks, names, apart)
+            for name, names in RATIOS.items()
         },
     )
 
@@ -189,10 +188,16 @@ def _ratio(
     study: StudyRecord,
     marks: Mapping[Condition, tuple[Marks, ...]],
     names: Sequence[Condition],
+    apart: str,
 ) -> Estimate:
-    """B over C, both measured from the third condition where one is named; see `RATIOS`."""
+    """B over C, both measured from the third condition where one is named; see `RATIOS`.
+
+    `apart`: why the best of B, C and N do not compare.
+    """
     if missing := [name for name in names if name not in marks]:
         return Estimate(None, why=f"condition {missing[0]} is missing")
+    if "N" in names and apart:
+        return Estimate(None, why=apart)
     # the mean over rows of a column is then its mean over splits
     n, parts = sum(map(len, marks["B"])), marks["B"]
     weight = np.concatenate([np.full(len(one), n / len(parts) / len(one)) for one in parts])
