@@ -240,8 +240,7 @@ def _calls(model: TransformerBridge, tokens: Tokens) -> tuple[Resid, list[_Call]
     """What enters the first block, and with what else each is called; none of them is run."""
     from lensaudit.models.booting import whole_pass
 
-    calls: list[_Call] = []
-    entering: list[Resid] = []
+    calls, entering = list[_Call](), list[Resid]()
 
     def noted(*args: Any, **options: Any) -> Tensor:
         entering[:] = [args[0] if args else options["hidden_states"]]

@@ -178,7 +178,7 @@ class _Examination:
         self.unfit = neutral.why or None
         # streams are compared, of layers that encode the forget set
         if not self.layers:
-            self.unfit = "no layer encodes the forget set"
+            self.unfit = f"the mean S1 of all rows exceeds tau = {tau:g} at no layer"
         if self.settings.last_layer != "resid_post":
             self.unfit = "--last-layer reference: the last stream is not a residual stream"
         if self.settings.part != "resid":

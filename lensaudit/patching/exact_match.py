@@ -152,7 +152,13 @@ def _generation(session: Session) -> Matches:
     silent = [e.idx for e, ids in zip(session.encoded, reference, strict=True) if not ids]
     return Matches(
         patched={one: torch.tensor(rows, dtype=torch.float64) for one, rows in matches.items()},
-        own={weights: tuple(map(match, texts, truth)) for weights, texts in said.items()},
+        # an entity without a first sentence, as ".NET", is never said
+        own={
+            weights: tuple(
+                match(text, ids) if ids else 0.0 for text, ids in zip(texts, truth, strict=True)
+            )
+            for weights, texts in said.items()
+        },
         texts=said,
         patched_texts=patched,
         unscored=dict.fromkeys(silent, NO_REFERENCE),

@@ -140,7 +140,7 @@ def parse_layers(spec: str, n_layers: int) -> tuple[int, ...]:
     return tuple(sorted(resolved))
 
 
-_LAYERS = re.compile(r"(-\d+)|(\d+)(?:-(\d+)(?::([1-9]\d*))?)?")
+_LAYERS = re.compile(r"(-\d{1,9})|(\d{1,9})(?:-(\d{1,9})(?::([1-9]\d{0,8}))?)?", re.ASCII)
 """A layer, from the end where it is negative; or the first, the last and the step of several."""
 
 
@@ -154,7 +154,7 @@ def parse_component(text: str) -> tuple[Component, int | None]:
         InputError: none of these.
     """
     name, _, number = text.partition(":")
-    if name == "head" and number.isdigit():
+    if name == "head" and number.isdecimal():
         return "head", int(number)
     if text in ("resid", "attn", "mlp", "resid_mid"):
         return text, None

@@ -275,6 +275,7 @@ def _depths(
         controls, rows = found.get(name, Examined()), outcome.rows()
         summary = replace(
             summary_of(outcome, calibration),
+            n_unpatched=session.full.n_layers - len(session.settings.at_layers) or None,
             spans=spans,
             collateral=lost.get(name, {}),
             **vars(controls),

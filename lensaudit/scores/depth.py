@@ -228,8 +228,7 @@ def erasure_score(
         threshold: exact match from which a layer is KEPT.
     """
     s1_lost, s2_lost = s1 < threshold, s2 < threshold
-    n_ft = s1_lost.sum(1)
-    n_lost = s2_lost.sum(1)
+    n_ft, n_lost = s1_lost.sum(1), s2_lost.sum(1)
     known_layers = torch.tensor(range(s1.shape[1]) if layers is None else layers)
     return Erasure(
         s1_lost=s1_lost,

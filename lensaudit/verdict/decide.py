@@ -226,7 +226,9 @@ def _against(evidence: Evidence) -> Iterator[str]:
     if stream.tail:
         yield _tail(stream)
     # one layer that may hold the facts alone; what hides them: directions, or all that was added
-    yield from filter(None, (stream.weakest, stream.shared, stream.many, stream.shift))
+    yield from filter(
+        None, (stream.unpatched, stream.weakest, stream.shared, stream.many, stream.shift)
+    )
     for name in ("uds_weakest", "shared_weakest", "many_weakest"):
         view = evidence.one(name)
         limits = view.held.one_sided if view and view.held else None

@@ -70,6 +70,8 @@ class Stream:
     """Was it asked in this type alone?"""
     weakest: str | None = "the weakest layer was not measured"
     """Why one layer may hold the facts alone; None: none does."""
+    unpatched: str | None = None
+    """Layers that may hold the facts and were not asked for."""
     shift: str | None = "how far its stream lies from full's was not measured"
     """Why what was added at forget prompts may drown the facts; None: nothing was."""
 
@@ -172,17 +174,22 @@ def _says(name: str, one: Outputs | None, n_authors: int) -> Iterator[View]:
 
 def _plain(one: PatchSummary, stream: Stream, nulls: Calibration) -> Iterator[View]:
     """UDS, the Logit Lens and the weakest layer."""
-    blind = None if stream.readable is not False else "full cannot read this stream"
+    limits = (
+        None if stream.readable is not False else "full cannot read this stream",
+        None
+        if one.component == "resid"
+        else f"component {one.component}: it was measured of no model that never knew",
+    )
     if one.score == "uds":
         name = "uds_prefix" if one.scope == "prefix" else "uds"
         if one.uds is None:
             yield View(name, None, why="no example could be scored")
         else:
-            yield _view(one, nulls, name, one.estimate, blind)
+            yield _view(one, nulls, name, one.estimate, *limits)
     if one.lens is not None:
         ends = one.ci95 if one.score == "lens" else one.lens_ci95
-        yield _view(one, nulls, "lens", Estimate.within(one.lens, ends, why=one.ci95_why), blind)
-    yield from _layer(one, nulls, "weakest", one.weakest, blind)
+        yield _view(one, nulls, "lens", Estimate.within(one.lens, ends, why=one.ci95_why), *limits)
+    yield from _layer(one, nulls, "weakest", one.weakest, *limits)
 
 
 def _mapped(one: PatchSummary, stream: Stream, nulls: Calibration) -> Iterator[View]:
@@ -273,6 +280,7 @@ def _stream_of(one: PatchSummary, rows: Sequence[Mapping[str, Any]], off: str | 
         dtype=one.told.dtype if one.told else "",
         one_type=bool(one.told and not one.told.types),
         weakest=None if aligned.weakest else "the weakest layer was not measured",
+        unpatched=f"{one.n_unpatched} layers were not patched" if one.n_unpatched else None,
         shift=_added(aligned),
     )
 

@@ -77,6 +77,7 @@ def test_a_run_says_how_many_facts_nobody_looked_at(tmp_path, capsys):
     assert patch(*few_layers) == 0
     assert "by rule" not in capsys.readouterr().out
     assert summary(tmp_path)["spans"] == {"rule": 0, "reviewed": 4}
+    assert summary(tmp_path)["n_unpatched"] == 14
 
 
 def test_a_run_gives_the_scores_that_agreed_with_the_reference_and_reuses_everything(
@@ -84,6 +85,7 @@ def test_a_run_gives_the_scores_that_agreed_with_the_reference_and_reuses_everyt
 ):
     assert few("--profile", "full") == 0
     found, known = summary(tmp_path), frozen("patching")
+    assert "n_unpatched" not in found
     scored = [uds for uds in known["npo"]["uds"] if not math.isnan(uds)]
     assert found["uds"] == pytest.approx(sum(scored) / len(scored), abs=NATS)
     assert (found["n"], found["n_scored"]) == (8, len(scored))
@@ -157,7 +159,9 @@ BAD = [
     (["--layers", "0-16"], "layers 0 to 15"),
     (["--layers", "7-0"], "7-0 names no layer; wanted the lower first"),
     (["--layers", "7-0:-1"], "not a layer specification"),
+    (["--layers", "9" * 5000], "not a layer specification"),
     (["--component", "neuron"], "--component neuron"),
+    (["--component", "head:³"], "--component head:³"),
     (["--tau", "nan"], "--tau nan"),
     (["--memory", "lots"], "--memory lots"),
     (["--device", "tpu"], "--device tpu"),

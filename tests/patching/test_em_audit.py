@@ -1,3 +1,4 @@
+import math
 from dataclasses import replace
 
 import pytest
@@ -209,6 +210,16 @@ def test_a_cache_gives_what_is_patched_in_at_the_prompt_s_end(ragged, monkeypatc
     stream = positions.float().expand(3, -1).unsqueeze(-1)  # each position holds its own number
     source = CachedSource(None, handed=lambda idx, layers: (positions, stream))
     assert source.at_prompt_end(late).tolist() == [[late.n_prompt - 1.0]] * 3
+
+
+def test_an_entity_without_a_first_sentence_is_never_said(opened):
+    audit = opened("npo", limit=4)
+    first, *others = audit.examples
+    audit = replace(audit, examples=(replace(first, entity=".NET"), *others))
+    (outcome,) = outcomes(audit)
+    row = next(one for one in outcome.rows if one["idx"] == first.idx)
+    assert set(row["truth_em"].values()) == {0.0}
+    assert all(map(math.isfinite, outcome.summary.truth_em.values()))
 
 
 def test_a_silent_full_leaves_the_example_unscored(opened, monkeypatch):

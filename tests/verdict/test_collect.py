@@ -26,6 +26,21 @@ def codes(*places):
     return {one.source: one.code for one in verdicts(places).models}
 
 
+def test_a_component_s_depth_decides_nothing_and_layers_that_were_left_out_may_hold(tmp_path):
+    made.save_run(tmp_path / "whole", made.summary())
+    attn = made.summary(0.72, component="attn", aligned={"uds": None, "why": "of streams"})
+    made.save_run(tmp_path / "attn", attn)
+    assert codes(tmp_path / "whole", tmp_path / "attn") == {"x": "erased"}
+    (alone,) = verdicts([tmp_path / "attn"]).models
+    assert alone.code == "undecided"
+    assert not any(view.finds for view in alone.views)
+    assert "component attn: it was measured of no model that never knew" in alone.verdict.sentence
+    made.save_run(tmp_path / "half", made.summary(n_unpatched=7))
+    (half,) = verdicts([tmp_path / "half"]).models
+    assert half.code == "undecided"
+    assert "7 layers were not patched" in half.verdict.sentence
+
+
 def worst_folder(
     folder, n_out=40, *, source="x", weights="w", low=0.55, high=0.85, q="", expected=2.0, **rates
 ):

@@ -368,7 +368,10 @@ class KeptDepth:
 
 _EVERY = "kind anchor source score"
 _COUNTED = "ci95 ci95_why ci95_assumes n n_scored n_groups unscored"
-_HOW = "tau last_layer scope component profile engine layers calibration baseline per_layer"
+_HOW = (
+    "tau last_layer scope component profile engine layers n_unpatched calibration baseline "
+    "per_layer"
+)
 _LENS = "lens lens_ci95 lens_ci95_why lens_n_scored lens_per_layer"
 _CONTROLS = "spans collateral ci90 weakest validity aligned floor outputs told verdict"
 WRITTEN: Mapping[str, Sequence[str]] = {
@@ -387,7 +390,7 @@ WRITTEN: Mapping[str, Sequence[str]] = {
 """Score -> fields of its `summary.json`, in their order."""
 _IF_ASKED = {
     *("kind", "anchor", "collateral", "max_new_tokens", "reference_tokens"),
-    *("n_full_lost", "n_reference_cut", "verdict"),
+    *("n_full_lost", "n_reference_cut", "verdict", "n_unpatched"),
 }
 """Fields that are left out where nothing was asked."""
 
@@ -420,6 +423,8 @@ class PatchSummary(Examined):
     profile: str = "full"
     engine: str = "sweep"
     layers: Annotated[list[Whole], Len(1)] = field(default_factory=list)
+    n_unpatched: Whole | None = None
+    """Layers of `full` that `--layers` left out; None: none, or an older run does not say."""
     calibration: Mapping[str, Any] = field(default_factory=dict)
     """What `full` and `retain` read as sources: a number, or the rates of exact match."""
     baseline: Number | None = None
