@@ -189,6 +189,27 @@ def appear(
     return placed
 
 
+_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EACCES)
+
+
+def link_new(partial: Path, path: Path) -> bool:
+    """Give `partial` the name `path` unless it is taken: atomic, and without locks.
+
+    A rename would let a slow second writer replace a file that was sealed meanwhile.
+    """
+    try:
+        os.link(partial, path)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        if path.exists():
+            return False
+        os.replace(partial, path)  # no hard links here (FAT, some network disks)
+    return True
+
+
 def files_below(folder: Path, ours: Callable[[Path], bool]) -> list[Path]:
     """Every file below a folder in which all files are ours: what may be deleted one by one.
 
@@ -200,8 +221,7 @@ def files_below(folder: Path, ours: Callable[[Path], bool]) -> list[Path]:
     def unreadable(error: OSError) -> None:
         raise os_error(error, Path(error.filename or folder)) from error
 
-    found: list[Path] = []
-    others: list[str] = []
+    found, others = list[Path](), list[str]()
     for at, inner, files in os.walk(folder, onerror=unreadable):
         links = [one for one in inner if os.path.islink(os.path.join(at, one))]
         for path in (Path(at, one) for one in sorted((*files, *links))):
@@ -255,10 +275,11 @@ def json_bytes(value: Any) -> bytes:
 
 def write_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> Path:
     """One strict JSON object per line, written atomically."""
-    return _keep_or_write(path, _lines(rows))
+    return _keep_or_write(path, jsonl_bytes(rows))
 
 
-def _lines(rows: Iterable[Mapping[str, Any]]) -> bytes:
+def jsonl_bytes(rows: Iterable[Mapping[str, Any]]) -> bytes:
+    """The bytes that `write_jsonl` writes."""
     return b"".join(
         utf8(json.dumps(row, allow_nan=False, ensure_ascii=False) + "\n") for row in rows
     )
@@ -287,7 +308,7 @@ def append_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     Raises:
         InputError | TryAgainError | WorkError: by cause; the file is as it was before.
     """
-    content = _lines(rows)
+    content = jsonl_bytes(rows)
     check_plain(path)
     with os_errors(path), path.open("ab+", buffering=0) as stream:
         end = stream.seek(0, os.SEEK_END)

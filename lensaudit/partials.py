@@ -68,13 +68,14 @@ def works_on(process: str, path: Path, age_s: float) -> bool:
     return time.time() - path.stat().st_mtime < age_s if running is None else running
 
 
-def sweep_partials(folder: Path) -> list[Path]:
-    """Remove what killed writers left in `folder`; files of living writers stay."""
+def sweep_partials(folder: Path, *, dry_run: bool = False) -> list[Path]:
+    """Remove, or only name, what killed writers left in `folder`; files of living writers stay."""
     swept = []
     for path in folder.glob("*.partial"):
         match = _PARTIAL.fullmatch(path.name)
         with suppress(OSError):  # another process swept it first, or may and we may not
             if match and not works_on(match[1], path, PARTIAL_AGE_S):
-                path.unlink()
+                if not dry_run:
+                    path.unlink()
                 swept.append(path)
     return swept

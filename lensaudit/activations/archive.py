@@ -11,11 +11,19 @@ from typing import Any, BinaryIO
 
 from lensaudit.activations.inventory import IMPORTED, verify
 from lensaudit.activations.naming import FOLDER, folder_key, folder_of
-from lensaudit.activations.presence import RESERVE_BYTES, check_space, check_trusted, link_new
+from lensaudit.activations.presence import RESERVE_BYTES, check_space, check_trusted
 from lensaudit.activations.removal import staging_name
 from lensaudit.activations.spec import REPAIR, SEAL, SPEC, read_spec
 from lensaudit.errors import InputError, VerificationError
-from lensaudit.files import appear, make_folder, os_errors, reading, sync_folder, write_json
+from lensaudit.files import (
+    appear,
+    link_new,
+    make_folder,
+    os_errors,
+    reading,
+    sync_folder,
+    write_json,
+)
 from lensaudit.models.hashing import file_sha256
 from lensaudit.text import printable
 

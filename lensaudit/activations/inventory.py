@@ -1,6 +1,6 @@
 """The caches in a store, and whether any byte of them was changed."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -50,8 +50,8 @@ class CacheInfo:
     """Where it came from, if it was made elsewhere."""
 
 
-def describe(folder: Path) -> CacheInfo:
-    """Name, size and state of a cache."""
+def describe(folder: Path, without: Iterable[Path] = ()) -> CacheInfo:
+    """Name, size and state of a cache; size and time are those without some of its files."""
     spec, problem, sealed = None, None, False
     try:
         spec = read_spec(folder / SPEC)
@@ -63,7 +63,7 @@ def describe(folder: Path) -> CacheInfo:
     if sealed and n_published < len(shards):
         problem = f"{len(shards) - n_published} sealed shards are gone"
     n_bytes, last_used_s = 0, 0.0  # opening a cache touches its seal
-    for path in folder.rglob("*"):
+    for path in {*folder.rglob("*")}.difference(without):
         with suppress(OSError):  # gone meanwhile
             stat = path.lstat()
             n_bytes += stat.st_size

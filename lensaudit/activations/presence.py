@@ -3,7 +3,6 @@
 Files appear whole, read back, once, whoever else is writing.
 """
 
-import errno
 import os
 import secrets
 import shutil
@@ -19,7 +18,7 @@ from filelock import FileLock, Timeout
 
 from lensaudit.activations.shard import hash_rest
 from lensaudit.errors import InputError, TryAgainError, WorkError
-from lensaudit.files import appear, os_errors
+from lensaudit.files import appear, link_new, os_errors
 from lensaudit.partials import process_name, works_on
 
 LOCKS = ".locks"
@@ -146,8 +145,6 @@ RESERVE_BYTES = 2 << 30
 
 MARGIN = 1.2
 
-_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EACCES)
-
 
 def check_space(folder: Path, n_bytes: int, *, reserve_bytes: int = RESERVE_BYTES) -> None:
     """Refuse to write `n_bytes` where the disk has no room for them, a margin and a reserve.
@@ -191,21 +188,3 @@ def publish(path: Path, parts: Sequence[bytes | memoryview]) -> bool:
         return link_new(partial, path)
 
     return appear(path, lambda stream: stream.writelines(parts), place)
-
-
-def link_new(partial: Path, path: Path) -> bool:
-    """Give `partial` the name `path` unless it is taken: atomic, and without locks.
-
-    A rename would let a slow second writer replace a file that was sealed meanwhile.
-    """
-    try:
-        os.link(partial, path)
-    except FileExistsError:
-        return False
-    except OSError as error:
-        if error.errno not in _NO_LINKS:
-            raise
-        if path.exists():
-            return False
-        os.replace(partial, path)  # no hard links here (FAT, some network disks)
-    return True

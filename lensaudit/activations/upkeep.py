@@ -163,8 +163,8 @@ def collect(
         raise InputError(f"{root}: no cache {unknown[0]!r:.60} to keep; nothing was removed")
     strange: list[str] = []
     leftovers = _leftovers(root, strange, dry_run=dry_run)
-    infos = sorted(map(describe, cache_folders(root)), key=lambda info: info.last_used_s)
-    caches = {Path(info.folder): info for info in infos}
+    infos = (describe(one, leftovers) for one in cache_folders(root) if one not in leftovers)
+    caches = {Path(info.folder): info for info in sorted(infos, key=lambda one: one.last_used_s)}
     maps, books = _made(root, MAPS), _made(root, *BOOKS)
     sizes = {**maps, **{path: one.n_bytes for path, one in caches.items()}, **books}
     total = sum(sizes.values())
@@ -182,7 +182,7 @@ def collect(
     return Collected(
         removed=tuple(info for path, info in caches.items() if path in gone),
         kept=tuple(info for path, info in caches.items() if path not in gone),
-        leftovers=tuple(leftovers),
+        leftovers=tuple(map(str, leftovers)),
         maps=tuple(str(path) for path in maps if path in gone),
         books=tuple(str(path) for path in books if path in gone),
         strange=tuple(strange),
@@ -242,7 +242,7 @@ def _own_files(folder: Path, strange: list[str]) -> bool:
     return True
 
 
-def _leftovers(root: Path, strange: list[str], *, dry_run: bool) -> list[str]:
+def _leftovers(root: Path, strange: list[str], *, dry_run: bool) -> list[Path]:
     folders, kept = cache_folders(root), [root / kind for kind in (MAPS, *BOOKS)]
     abandoned = chain(filter(_is_abandoned, _children(root)), filter(_is_empty, folders))
     whole = [path for path in abandoned if _own_files(path, strange)]
@@ -250,14 +250,13 @@ def _leftovers(root: Path, strange: list[str], *, dry_run: bool) -> list[str]:
     single = [path for path in aside if OWN_FILES[QUARANTINE].fullmatch(path.name)]
     marks = (path for folder in kept for path in _children(folder) if _is_mark(path))
     single += [path for path in marks if not path.with_suffix(".safetensors").exists()]
-    if dry_run:
-        return [str(path) for path in (*whole, *single)]
-    for path in whole:
+    for path in () if dry_run else whole:
         remove_files(path, cache_files(path))
-    for path in single:
+    for path in () if dry_run else single:
         path.unlink(missing_ok=True)
-    swept = [path for folder in (*folders, *kept) for path in sweep_partials(folder)]
-    return [str(path) for path in (*whole, *single, *swept)]
+    rest = (folder for folder in (*folders, *kept) if folder not in whole)
+    swept = [path for folder in rest for path in sweep_partials(folder, dry_run=dry_run)]
+    return [*whole, *single, *swept]
 
 
 def _children(folder: Path) -> list[Path]:

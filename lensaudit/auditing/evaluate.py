@@ -48,6 +48,7 @@ from lensaudit.models.checkpoint import (
     tell_stored_twice,
 )
 from lensaudit.models.conditions import batch_policy
+from lensaudit.models.device import resolve_device
 from lensaudit.models.generation import stop_of
 from lensaudit.models.registry import Registry, load_registry, resolve
 from lensaudit.progress import Notice, Plan, Progress, Tell, unheard
@@ -409,7 +410,7 @@ def open_evaluation(
     if settings.classifier:
         classifier = open_classifier(
             settings.classifier,
-            subject.conditions.device,
+            resolve_device(settings.device),
             max_tokens=CLASSIFIER_TOKENS[settings.suite],
         )
     return ModelPasses(

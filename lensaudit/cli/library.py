@@ -98,6 +98,7 @@ if TYPE_CHECKING:
     from lensaudit.sweep import plan as sweep_plan
     from lensaudit.sweep import planning as sweep_planning
     from lensaudit.sweep import run as sweep_run
+    from lensaudit.sweep import settings as sweep_settings
     from lensaudit.sweep import unit as sweep_unit
     from lensaudit.sweep import upkeep as sweep_upkeep
     from lensaudit.sweep import watch as sweep_watch

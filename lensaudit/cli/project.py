@@ -398,7 +398,8 @@ def _sources(
     if listed is None or not roles:
         return {}
     every = several(values[listed])
-    alone = [one for one in every if not set(one) & set("*?[:")]  # no pattern, no role
+    is_pattern = library.sweep_settings.is_pattern
+    alone = [one for one in every if not is_pattern(one) and "://" not in one]
     named = {
         role: several(values[one]) or (library.models_registry.default_anchor(role, every),)
         for role, one in roles.items()

@@ -14,7 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from lensaudit.errors import InputError
-from lensaudit.files import append_jsonl, make_folder, read_bytes, write_jsonl
+from lensaudit.files import (
+    appear,
+    append_jsonl,
+    jsonl_bytes,
+    link_new,
+    make_folder,
+    read_bytes,
+    write_jsonl,
+)
 from lensaudit.progress import Notice
 from lensaudit.text import canonical_json, digest, parse_json, slug
 from lensaudit.turns import in_turn
@@ -118,14 +126,16 @@ class Ledger:
             return
         make_folder(self.path.parent)
         lines = list(map(self.signed, added))
-        with self._in_turn():
-            now = self if self._is_sound else Ledger(self.path, self.kind, self.key)
-            if not self.path.exists():
-                append_jsonl(self.path, [self.header, *lines])
-            elif now._is_sound:
-                append_jsonl(self.path, lines)
-            else:  # what does not count is left out, unless another process has done so
-                self._write([*now.rows, *added])
+        # no lock where there is no file: the first writer's appears whole, others add to it
+        if self.path.exists() or not appear(
+            self.path, lambda stream: stream.write(jsonl_bytes([self.header, *lines])), link_new
+        ):
+            with self._in_turn():
+                now = self if self._is_sound else Ledger(self.path, self.kind, self.key)
+                if now._is_sound:
+                    append_jsonl(self.path, lines)
+                else:  # what does not count is left out, unless another process has done so
+                    self._write([*now.rows, *added])
         self._is_sound = True
         self.rows += added
 

@@ -15,18 +15,26 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from lensaudit.errors import PartialError, VerificationError, shortened
-from lensaudit.files import make_folder, os_error, write_csv, write_json
+from lensaudit.errors import InputError, PartialError, VerificationError, shortened
+from lensaudit.files import (
+    files_below,
+    make_folder,
+    os_error,
+    remove_files,
+    write_csv,
+    write_json,
+)
+from lensaudit.partials import is_partial
 from lensaudit.progress import Notice, unheard
-from lensaudit.results.integrity import misfits
+from lensaudit.results.integrity import answered_for, misfits
 from lensaudit.results.keyed import begin, finished, nothing_to_do, seal
 from lensaudit.results.locate import COLLECTED
-from lensaudit.results.manifest import MANIFEST, code_digest, manifest, signed
+from lensaudit.results.manifest import BEGUN, MANIFEST, code_digest, manifest, signed
 from lensaudit.results.owner import check_free
 from lensaudit.results.reading import json_object, part
 from lensaudit.sweep.attempts import (
@@ -38,7 +46,6 @@ from lensaudit.sweep.attempts import (
     why_missing,
 )
 from lensaudit.sweep.plan import Sweep, Unit
-from lensaudit.sweep.removal import remove_below
 from lensaudit.sweep.values import Values, values_in
 from lensaudit.text import digest, slug
 from lensaudit.turns import in_turn
@@ -65,7 +72,8 @@ COLUMNS = (
 )
 COMMAND = "sweep collect"
 VERDICTS = "verdicts.json"
-_AT_THE_TOP = (VERDICTS, "table.csv", "table.json", "table.parquet")
+_AT_THE_TOP = (COLLECTED, VERDICTS, "table.csv", "table.json", "table.parquet")
+_TO_DO = "to_do.json"
 TableRow = Mapping[str, Any]
 """Column -> value."""
 Results = Mapping[Unit, Mapping[str, Any]]
@@ -94,6 +102,7 @@ def collect(
         notice: told what a reader of the table has to know, and what is missing.
 
     Raises:
+        InputError: the folder holds files that no collection wrote where one writes; names them.
         PartialError: planned units are not done; names them.
         VerificationError: a finished unit's files were changed.
     """
@@ -103,7 +112,7 @@ def collect(
         return in_turn(folder, lambda: notice(f"{folder}: another process collects there"))
 
     with turn():  # while one is replaced by another, the folder is nobody's
-        check_free(folder, COMMAND)
+        check_free(folder, COMMAND, _AT_THE_TOP)
     states = states_of(sweep)
     missing = {one.unit.label: why_missing(one) for one in states if one.result is None}
     if missing and not allow_missing:
@@ -133,10 +142,17 @@ def _collect(
     # a unit's result holds the hashes of its records, from which all numbers follow
     of_units = {unit.id: dict(result) for unit, result in done.items()}
     key = digest([sweep.hash, missing, of_units, with_pandas, code_digest()])
-    if _is_there(folder, key):
+    variants = _variants(states)
+    if _is_there(folder, key, variants):
         notice(nothing_to_do(folder))
         return
     values = {unit: values_in(sweep.unit(unit.id), one["not_asked"]) for unit, one in done.items()}
+    # an earlier collection goes: what is here belongs to one plan
+    parts = _places(sweep, done, folder).items()
+    new = {to / one.relative_to(source) for source, to in parts for one in source.rglob("*")}
+    new |= {folder / variant / _TO_DO for variant in variants}
+    for place, files in _earlier(folder, variants, new).items():
+        remove_files(place, files)
     begin(folder, key, COMMAND)
     _write(sweep, states, done, values, missing, folder)
     made = manifest(
@@ -147,22 +163,52 @@ def _collect(
         device="none",
         started=started,
     )
-    seal(folder, made, key=key, files=_files(folder))
+    seal(folder, made, key=key, files=_files(folder, variants))
 
 
-def _is_there(folder: Path, key: str) -> bool:
+def _is_there(folder: Path, key: str, variants: Iterable[str]) -> bool:
     """Whether a folder holds a collection of this key, with no file changed or added."""
     if not finished(folder, key, COMMAND):
         return False
-    return _files(folder) <= part(json_object(folder / MANIFEST), "files").keys()
+    return _files(folder, variants) <= part(json_object(folder / MANIFEST), "files").keys()
 
 
-def _files(folder: Path) -> set[str]:
+def _variants(states: Iterable[UnitState]) -> list[str]:
+    return [*dict.fromkeys(one.unit.variant for one in states)]
+
+
+def _files(folder: Path, variants: Iterable[str]) -> set[str]:
     """Names of all files of a collection below its folder."""
-    found = {folder / name for name in (COLLECTED, *_AT_THE_TOP) if (folder / name).is_file()}
-    for variant in {one.parent for one in folder.glob("*/to_do.json")}:
-        found |= {path for path in variant.rglob("*") if path.is_file()}
+    found = {folder / name for name in _AT_THE_TOP if (folder / name).is_file()}
+    for variant in variants:
+        found |= {path for path in (folder / variant).rglob("*") if path.is_file()}
     return {path.relative_to(folder).as_posix() for path in found}
+
+
+def _earlier(folder: Path, variants: Iterable[str], new: Iterable[Path]) -> dict[Path, list[Path]]:
+    """Folder of a variant -> the files in it, which earlier collections wrote.
+
+    Args:
+        folder: of the collection.
+        variants: that are collected now.
+        new: files that are written now; a collection that was killed has written some of them.
+
+    Raises:
+        InputError: names what else lies in the folder of a variant; nothing was removed.
+    """
+    own = any((folder / one).exists() for one in (MANIFEST, BEGUN))
+    named = {*new} if own else set[Path]()
+    with suppress(InputError):  # there is none, or it was edited
+        named |= {one for one in answered_for(folder / MANIFEST) if one.is_relative_to(folder)}
+    inner = {folder / one.relative_to(folder).parts[0] for one in named if one.parent != folder}
+    places = sorted(inner | {folder / one for one in variants})
+    if link := next((one for one in places if one.is_symlink()), None):
+        raise InputError(f"{link}: is a link, and lensaudit makes none; name another --out")
+    return {
+        place: files_below(place, lambda path: path in named or is_partial(path))
+        for place in places
+        if place.is_dir()
+    }
 
 
 def _write(
@@ -175,18 +221,15 @@ def _write(
 ) -> None:
     rows = [row for unit in done for row in table_rows(unit, done[unit], values[unit])]
     counted = summary(sweep, states, rows, missing) | {"keeps": keeps(sweep, values)}
-    # an earlier collection goes: what is here belongs to one plan
-    for name in (COLLECTED, *_AT_THE_TOP):
+    for name in _AT_THE_TOP:
         (folder / name).unlink(missing_ok=True)
-    for earlier in [path.parent for path in folder.glob("*/to_do.json")]:
-        remove_below(folder, earlier)
     _folders(sweep, done, folder)
-    for variant in dict.fromkeys(one.unit.variant for one in states):
+    for variant in _variants(states):
         own = [one for one in states if one.unit.variant == variant and one.result is None]
         to_do = {one.unit.target: why_missing(one) for one in own}
-        write_json(make_folder(folder / variant) / "to_do.json", to_do)
+        write_json(make_folder(folder / variant) / _TO_DO, to_do)
     _table(folder, rows)
-    write_json(folder / VERDICTS, judged(folder))
+    write_json(folder / VERDICTS, judged(folder, _variants(states)))
     write_json(folder / COLLECTED, signed(counted))
 
 
@@ -229,9 +272,10 @@ def keeps(sweep: Sweep, measured: Measured) -> dict[str, Any]:
     return {label: kept_rows for label, kept_rows in found.items() if kept_rows}
 
 
-def judged(folder: Path) -> list[dict[str, Any]]:
+def judged(folder: Path, variants: Iterable[str]) -> list[dict[str, Any]]:
     """Verdicts of the models of a collection, each by its own results alone."""
-    found = {one.parent for one in folder.glob("*/*/patch/summary.json")}
+    inner = (folder / variant for variant in variants)
+    found = {one.parent for place in inner for one in place.glob("*/patch/summary.json")}
     return [
         {"variant": place.parts[-3], "model": place.parts[-2]} | asdict(model.verdict)
         for place in sorted(found)
@@ -272,19 +316,25 @@ def summary(
     }
 
 
-def _folders(sweep: Sweep, done: Iterable[Unit], folder: Path) -> None:
-    """Files of units, as links where the disk can: a copy of what is never changed is waste."""
+def _places(sweep: Sweep, done: Iterable[Unit], folder: Path) -> dict[Path, Path]:
+    """Folder of a part of a unit -> where it is collected."""
     names = [slug(target.name) for target in sweep.targets]
+    found: dict[Path, Path] = {}
     for unit in done:
         name = slug(unit.target)
         place = name if names.count(name) == 1 else f"{name}-{unit.id[:8]}"
-        for asked in PARTS:
-            source, to = sweep.unit(unit.id) / asked, folder / unit.variant / place / asked
-            try:
-                if source.is_dir():
-                    shutil.copytree(source, to, copy_function=_link)
-            except OSError as error:
-                raise os_error(error, to) from error
+        own = {sweep.unit(unit.id) / one: folder / unit.variant / place / one for one in PARTS}
+        found |= {source: to for source, to in own.items() if source.is_dir()}
+    return found
+
+
+def _folders(sweep: Sweep, done: Iterable[Unit], folder: Path) -> None:
+    """Files of units, as links where the disk can: a copy of what is never changed is waste."""
+    for source, to in _places(sweep, done, folder).items():
+        try:
+            shutil.copytree(source, to, copy_function=_link)
+        except OSError as error:
+            raise os_error(error, to) from error
 
 
 def _link(source: str, to: str) -> str:

@@ -22,6 +22,7 @@ from lensaudit.files import read_text
 from lensaudit.metrics.registry import ANNOTATED, ordered
 from lensaudit.models.checkpoint import open_checkpoint, place_of
 from lensaudit.models.device import resolve_device
+from lensaudit.models.hashing import file_sha256
 from lensaudit.models.likeness import check_same_shape
 from lensaudit.models.quantize import BLOCK
 from lensaudit.models.registry import DEMO as DEMO_NAMES
@@ -56,15 +57,23 @@ from lensaudit.sweep.plan import (
     relearned_rows,
     relearning_of,
 )
-from lensaudit.sweep.settings import RELEARNED, PlanSettings, WatchSettings
+from lensaudit.sweep.settings import RELEARNED, ROLE, PlanSettings, WatchSettings, is_pattern
 from lensaudit.sweep.weights import bytes_to_fetch
 from lensaudit.text import digest
 
-ROLE = "role:"
-"""`role:pool_knows` selects all of a role."""
 SPAN_TOKENS = 16
 """Scored tokens of an entity, generously; a cache keeps the residuals at these."""
-_WILD = frozenset("*?[")
+_PLACES = (
+    "forget",
+    "holdout",
+    "retain_set",
+    "data",
+    "relearn_on",
+    "align_data",
+    "validity_data",
+    "classifier",
+)
+"""Conditions that may name a file or a folder."""
 
 
 def plan_of(settings: PlanSettings, notice: Notice | None = None) -> Sweep:
@@ -138,7 +147,7 @@ def _sources(
     """
     ends = [place_of(role, spec) for role, spec in anchors.items()]
     by_name = {one: place_of("source", one) for one in specs}
-    alone = {*select([one for one in named if not _is_pattern(one)], registry)}
+    alone = {*select([one for one in named if not is_pattern(one)], registry)}
     check_roles([*(by_name[one] for one in specs if one in alone), *ends])
     kept, told = without_ends([by_name[one] for one in specs if one not in alone], ends)
     if told:
@@ -168,8 +177,7 @@ def with_data(conditions: UnitConditions, names: Sequence[str]) -> UnitCondition
     """The conditions with absolute paths, and the embedded data for the embedded family."""
     if conditions.data is None and all(name.startswith(DEMO_NAMES) for name in names):
         conditions = replace(conditions, data=DEMO_DATA)
-    keys = ("forget", "holdout", "retain_set", "data", "relearn_on", "align_data", "validity_data")
-    given = {key: getattr(conditions, key) for key in keys}
+    given = {key: getattr(conditions, key) for key in _PLACES}
     # a folder that has a set's name is `./demo`
     words = (None, DEMO_DATA, *TOFU_PAIRS)
     places = {key: one for key, one in given.items() if one not in words and os.path.exists(one)}
@@ -195,12 +203,17 @@ def patched_data(conditions: UnitConditions) -> str | None:
 
 
 def data_digest(conditions: UnitConditions) -> str:
-    """Content hash of every question and answer that a unit asks."""
+    """Content hash of every question and answer that a unit asks, and of who rates its texts."""
     splits = {name: split.digest for name, split in sorted(splits_of("", conditions).items())}
     found, named = _neutral(conditions), validity_data(conditions) or conditions.align_data
     # those of a known set come with it
     beside = [[one.asked for one in rows] for rows in (found.fit, found.validity) if named]
-    return digest([splits, [one.asked for one in _patched(conditions)], PASS_VERSION, *beside])
+    rater = list[list[list[str]]]()
+    if conditions.classifier and Path(conditions.classifier).is_dir():
+        files = sorted(filter(Path.is_file, Path(conditions.classifier).glob("*.*")))
+        rater = [[[one.name, file_sha256(one)] for one in files]]
+    patched = [one.asked for one in _patched(conditions)]
+    return digest([splits, patched, PASS_VERSION, *beside, *rater])
 
 
 def validity_data(conditions: UnitConditions) -> Place | None:
@@ -302,12 +315,9 @@ def listed(path: Path) -> list[str]:
     return names
 
 
-def _is_pattern(name: str) -> bool:
-    """Does it stand for as many models as there are?"""
-    return name.startswith(ROLE) or bool(_WILD & set(name))
-
-
 def _matching(name: str, registry: Registry) -> Iterable[ModelSpec]:
+    if not is_pattern(name):
+        return [resolve(name, registry)]
     own = [spec for spec in registry.values() if spec.alias_of is None]
     if name.startswith(ROLE):
         role, roles = name.removeprefix(ROLE), get_args(Role)
@@ -315,8 +325,6 @@ def _matching(name: str, registry: Registry) -> Iterable[ModelSpec]:
         if not found:
             raise InputError(f"{name}: no model has this role; roles are {', '.join(roles)}")
         return found
-    if not _is_pattern(name):
-        return [resolve(name, registry)]
     folders = filter(os.path.isdir, sorted(glob.glob(os.path.expanduser(name))))
     matches = [spec for spec in own if fnmatch.fnmatchcase(spec.name, name)]
     matches += [resolve(path, registry) for path in folders]

@@ -1,5 +1,6 @@
 """What may be chosen of a sweep: its plan, how it runs, and of a training run that is watched."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,9 @@ from lensaudit.settings import (
 
 RELEARNED = "relearn-1ep"
 """Variant of a checkpoint that learned rows again for an epoch."""
+ROLE = "role:"
+"""`role:pool_knows` selects all of a role."""
+_WILD = frozenset("*?[")
 _INSIDE = Needs("metrics", reads=("patched",))
 
 Metrics = Annotated[str, Option("Metric names with commas, or all.", flag="--metric", commas=True)]
@@ -30,6 +34,17 @@ Association = Annotated[
         "[default: quick where no --metric is named]"
     ),
 ]
+
+
+def is_pattern(name: str) -> bool:
+    """Does a name stand for as many models as there are? That of a folder stands for itself.
+
+    >>> is_pattern("runs/*"), is_pattern("role:unlearned"), is_pattern(".")
+    (True, True, False)
+    """
+    if os.path.isdir(os.path.expanduser(name)):
+        return False
+    return name.startswith(ROLE) or bool(_WILD & set(name))
 
 
 @dataclass(frozen=True, kw_only=True)

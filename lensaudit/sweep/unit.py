@@ -33,6 +33,7 @@ from lensaudit.settings import Anchors, Caches, Machine, NeutralRows, Questions,
 from lensaudit.sweep.attempts import CHECKPOINT, RESULT, finished, publish
 from lensaudit.sweep.plan import (
     ANCHORS,
+    COMMAND,
     AttackVariant,
     Sweep,
     Target,
@@ -41,11 +42,18 @@ from lensaudit.sweep.plan import (
     relearned_rows,
     relearning_of,
 )
-from lensaudit.sweep.planning import patched_data, validity_data, without_rows
+from lensaudit.sweep.planning import (
+    attacks_of,
+    data_digest,
+    patched_data,
+    validity_data,
+    without_rows,
+)
 from lensaudit.sweep.run import Report
 from lensaudit.sweep.settings import RELEARNED
 from lensaudit.sweep.values import Values, values_in
 from lensaudit.sweep.weights import Weights
+from lensaudit.text import digest
 from lensaudit.training.rows import load_rows
 from lensaudit.training.trainee import stored_dtype
 
@@ -106,10 +114,11 @@ def stage(
     """How a unit is evaluated: everything it reads, by name, in a registry file of its own.
 
     Raises:
-        InputError: a checkpoint is missing, or is not the planned one.
+        InputError: a checkpoint is missing, or is not the planned one; or rows are not.
         TryAgainError: the retain model is not done yet.
     """
     target, conditions = sweep.by_name[unit.target], sweep.conditions
+    _check_rows(sweep, unit)
     names = dict(sweep.anchors)
     read = [*(sweep.by_name[name] for name in names.values()), target]
     entries = {one.name: one.entry(obtain(one)) for one in read}
@@ -147,6 +156,26 @@ def stage(
         registry=registry,
         activations=activations,
     )
+
+
+def _check_rows(sweep: Sweep, unit: Unit) -> None:
+    """Refuse rows that were edited since they were planned: a unit's id is of the rows it asks.
+
+    `meta` makes its plan anew whenever it measures, with a hash of its own.
+
+    Raises:
+        InputError: questions, answers or rows to relearn are others, or are asked in another way.
+    """
+    if sweep.command != COMMAND:
+        return
+    asked = sweep.conditions
+    attack = {one: how for one, how in sweep.attacks.items() if one == unit.variant}
+    now = [data_digest(asked), attacks_of(asked, (unit.variant,))]
+    if digest([sweep.data, attack]) != digest(now):
+        raise InputError(
+            f"{sweep.root}: the rows are others than when the plan was made; plan again, in "
+            "another folder; or put them back, and `lensaudit sweep retry`"
+        )
 
 
 def halved(conditions: UnitConditions, times: int) -> UnitConditions:

@@ -53,6 +53,7 @@ CURVE = ("uds", "assignment", "bits", "em_erasure", "model_utility")
 """Always in the curve, first; every other metric follows."""
 WATCH = "watch"
 CURVE_FILE = "curve.json"
+TABLE = "curve.csv"
 _STEP = re.compile(r"(?:checkpoint|step|epoch|iter|global_step)[-_]?(\d+)$", re.IGNORECASE)
 _TARGET = "step-"
 """Begins the names of checkpoints in the plan; the number follows."""
@@ -155,9 +156,13 @@ def _check_own(out: Path) -> None:
     """Refuse the folder of another command. Before its first curve a watched run has a plan alone.
 
     Raises:
-        InputError: it is another's; or its plan is of more than anchors and steps.
+        InputError: it is another's, or holds a curve of others; or its plan is of more than anchors
+            and steps.
     """
-    check_free(out, WATCH if (out / CURVE_FILE).exists() else COMMAND)
+    if (out / PLAN).exists() and (out / CURVE_FILE).exists():
+        check_free(out, WATCH)
+    else:
+        check_free(out, COMMAND, (CURVE_FILE, TABLE))
     if (out / PLAN).exists():
         plan = read_plan(out)
         names = {one.name for one in plan.targets} - {*plan.anchors.values()}
@@ -249,7 +254,7 @@ def _audited(
 
 
 def write_curve(sweep: Sweep, epochs: Mapping[int, float | None]) -> list[CurveRow]:
-    """`curve.csv` and `curve.json`: one row per step, one column per metric."""
+    """`curve.json` and `curve.csv`: one row per step, one column per metric."""
     path, before = sweep.root / CURVE_FILE, []
     with contextlib.suppress(InputError):  # it is written anew
         before = checked_as(list[CurveRow], read_json(path), path)
@@ -279,9 +284,9 @@ def write_curve(sweep: Sweep, epochs: Mapping[int, float | None]) -> list[CurveR
     header = ("step", *(["epoch"] if known else []), *metrics, "failure")
     written = list(map(document, rows))
     lines = [[row.get(name) for name in header] for row in written]
-    write_csv(sweep.root / "curve.csv", header, lines)
-    write_json(path, written)
+    write_json(path, written)  # first: by it the folder is known, should this be killed
+    write_csv(sweep.root / TABLE, header, lines)
     started, inputs = time.monotonic(), {"plan": sweep.hash}
     made = manifest(WATCH, kind="curve", options={}, inputs=inputs, device="none", started=started)
-    made.write(sweep.root, (CURVE_FILE, "curve.csv"))
+    made.write(sweep.root, (CURVE_FILE, TABLE))
     return rows

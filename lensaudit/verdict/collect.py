@@ -145,9 +145,10 @@ class Model:
     @cached_property
     def judged(self) -> list[Evidence]:
         """All results by set of rows, with what attacks say; the worst set first."""
-        every = [run for run in self.runs if run.score == "uds"]
         # a component's depth decides nothing beside the stream's
-        patched = [run for run in every if run.component == "resid"] or every
+        patched = [run for run in self.runs if (run.score, run.component) == ("uds", "resid")] or [
+            run for run in self.runs if run.score == "uds"
+        ]
         known = set(map(_rows, patched))
         alone = [run for run in self.runs if run.score == "lens" and _rows(run) not in known]
         judged = [self._of_rows(run) for run in (*patched, *alone)]

@@ -291,6 +291,32 @@ def test_without_a_size_gc_removes_leftovers_only(three):
     assert unknown.exists()
 
 
+def test_a_dry_run_of_gc_names_what_gc_removes(three):
+    root, folders = three
+    others = sum(describe(folder).n_bytes for folder in folders[1:])
+    hours_ago = dict(zip(folders, (9, 8, 1), strict=True))
+    for folder, hours in hours_ago.items():
+        used_at(folder, time.time() - 3600 * hours)
+    for folder in (folders[0], root / upkeep.MAPS):
+        folder.mkdir(exist_ok=True)
+        dead = folder / "shard-000001.h5.00000000-1-00000000.partial"
+        dead.write_bytes(bytes(100_000))
+        os.utime(dead, (time.time() - 3600 * 7,) * 2)
+    flip(folders[2] / "shard-000000.h5", 700)
+    repair(folders[2])
+    started = root / f"full--{'0' * 32}"
+    started.mkdir()
+    os.utime(started, (0, 0))
+    before = sorted(root.rglob("*"))
+    for wanted in (others + describe(folders[0]).n_bytes - 100_000, others):
+        dry = collect(root, max_bytes=wanted, dry_run=True)
+        assert sorted(root.rglob("*")) == before
+        assert len(dry.leftovers) == 5  # two partials, the quarantined shard and seal, the start
+        gone = [str(folders[0])] if wanted == others else []
+        assert [one.folder for one in dry.removed] == gone
+    assert collect(root, max_bytes=others) == dry
+
+
 def test_gc_follows_no_links_and_touches_nothing_else(three, tmp_path):
     root, folders = three
     outside = copy(folders[0], tmp_path / "outside")

@@ -90,6 +90,16 @@ def test_four_commands_lead_from_own_files_to_a_page(place, capsys):
     assert (place / "audit.html").stat().st_size > 10_000
 
 
+def test_a_source_whose_folder_has_brackets_in_its_name_is_left_out_where_it_is_full(place, capsys):
+    (place / "models" / "full").rename(place / "models" / "full[1]")
+    (place / "lensaudit.toml").write_text(
+        'full = "models/full[1]"\nretain = ["demo/retain"]\ndata = "demo"\n'
+        'sources = ["models/full[1]", "demo/npo"]\n'
+    )
+    assert run(["patch", "--dry-run", "--limit", "2"]) == 0
+    assert "left out of the sources: ./models/full[1] is full" in capsys.readouterr().err
+
+
 def test_options_override_the_file_and_a_dry_run_says_where_values_come_from(place, capsys):
     (place / "lensaudit.toml").write_text(
         'full = "models/full"\nretain = ["demo/retain"]\nsources = ["demo/npo"]\ndata = "demo"\n'

@@ -1,6 +1,7 @@
 import json
 import random
 import time
+from pathlib import Path
 from threading import Thread
 
 import pytest
@@ -128,6 +129,24 @@ def test_another_process_that_cleaned_first_loses_nothing(written):
     one.append([{"example": "a"}])
     two.append([{"example": "b"}])
     assert [row["example"] for row in ledger(written)[0].rows] == ["y", "a", "b"]
+
+
+def test_lines_of_two_writers_that_begin_a_ledger_at_once_stay(tmp_path, monkeypatch):
+    one, two = (ledger(tmp_path)[0] for _ in range(2))
+    opened, waiting = Path.open, [two]
+
+    def slowly(path, mode="r", *options, **more):
+        stream = opened(path, mode, *options, **more)
+        if mode in ("ab+", "xb") and waiting:  # opened, and nothing is written yet
+            waiting.pop().append(ROWS[1:])
+        return stream
+
+    monkeypatch.setattr(Path, "open", slowly)
+    one.append(ROWS[:1])
+    found, said = ledger(tmp_path)
+    assert found.rows == ROWS[::-1]
+    assert said == []
+    assert len(lines(tmp_path)) == 3
 
 
 @pytest.mark.parametrize("is_sound", [True, False])

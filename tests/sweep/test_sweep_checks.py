@@ -8,7 +8,14 @@ from unittest.mock import Mock
 
 import pytest
 from support import checkpoint_of
-from support.sweep_helpers import VALUE, command, planned, publish_values, values_of
+from support.sweep_helpers import (
+    VALUE,
+    command,
+    plan_of,
+    planned,
+    publish_values,
+    values_of,
+)
 from support.tolerance import NATS
 from transformers import Trainer
 
@@ -20,7 +27,7 @@ from lensaudit.files import make_folder, write_json
 from lensaudit.models.registry import EMBEDDED
 from lensaudit.scores.estimate import Estimate
 from lensaudit.sweep.attempts import finished
-from lensaudit.sweep.plan import Unit, read_plan
+from lensaudit.sweep.plan import Unit, read_plan, write_plan
 from lensaudit.sweep.unit import compare
 from lensaudit.sweep.values import UnitValue
 from lensaudit.sweep.watch import write_curve
@@ -136,6 +143,34 @@ def test_a_step_that_is_written_again_has_the_row_of_what_is_there(tmp_path, mon
     assert measured == ["demo/retain", "step-100", "step-100"]
     # as each step is new, and at the end
     assert len(written) == 2 + 2 + 2 + 1
+
+
+@pytest.mark.parametrize("is_planned", [False, True])
+def test_a_curve_of_others_is_not_replaced(tmp_path, capsys, is_planned):
+    if is_planned:
+        write_plan(plan_of(["step-1"], root=tmp_path))
+    for name in ("curve.csv", *(() if is_planned else ("curve.json",))):
+        mine = tmp_path / name
+        mine.write_text("[1]")
+        assert watch(tmp_path / "run", tmp_path) == 2
+        assert "name another --out" in capsys.readouterr().err
+        assert mine.read_text() == "[1]"
+        mine.unlink()
+    assert (tmp_path / "plan.json").exists() == is_planned
+
+
+def test_a_curve_whose_table_was_not_written_is_known_as_ones_own(tmp_path, monkeypatch, capsys):
+    sweep = plan_of(["step-1"], root=tmp_path)
+    write_plan(sweep)
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("lensaudit.sweep.watch.write_csv", killed)
+    with pytest.raises(KeyboardInterrupt):
+        write_curve(sweep, {})
+    assert watch(tmp_path / "run", tmp_path) == 2
+    assert "run: no such folder" in capsys.readouterr().err
 
 
 def plain(rows):

@@ -6,11 +6,15 @@ import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 
-from support.sweep_helpers import VALUE, publish_values, toy_sweep
+import pytest
+from support.sweep_helpers import VALUE, plan_of, publish_values, toy_sweep
 
 from lensaudit.cli.main import run
+from lensaudit.files import make_folder
 from lensaudit.sweep.collect import COLUMNS, collect
+from lensaudit.sweep.plan import write_plan
 from lensaudit.turns import in_turn
 
 
@@ -50,7 +54,6 @@ def test_a_collection_that_is_there_stays_as_it_is_until_something_is_new(tmp_pa
     assert files() == before
     changes = {
         "a file that was changed": lambda: (out / "table.csv").write_text("model\n"),
-        "a model that was added": lambda: (out / "base" / "other.json").write_text("{}"),
         "a table that is gone": lambda: (out / "table.json").unlink(),
     }
     for change in changes.values():
@@ -60,6 +63,79 @@ def test_a_collection_that_is_there_stays_as_it_is_until_something_is_new(tmp_pa
         assert content() == was
     collected(tmp_path, m1={"value": 0.25})  # a unit that was computed again
     assert "0.25" in (out / "table.csv").read_text()
+
+
+def tree(folder):
+    return {one.relative_to(folder): one.read_bytes() for one in folder.rglob("*") if one.is_file()}
+
+
+FOREIGN = ("collected.json", "table.csv", "table.json", "table.parquet", "verdicts.json")
+
+
+@pytest.mark.parametrize("name", [*FOREIGN, "base/notes.txt", "base/to_do.json", "base/m0/a.txt"])
+def test_a_file_of_others_where_a_collection_writes_is_refused_by_name(tmp_path, capsys, name):
+    out = collected(tmp_path)
+    shutil.rmtree(out)
+    mine = make_folder((out / name).parent) / Path(name).name
+    mine.write_text('{"mine": 1}')
+    assert run(["sweep", "collect", str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert mine.name in said
+    assert "Traceback" not in said
+    assert tree(out) == {Path(name): b'{"mine": 1}'}
+
+
+def test_collecting_again_removes_only_what_a_collection_wrote(tmp_path, capsys):
+    out = collected(tmp_path)
+    for beside in ("mine/to_do.json", "mine/m/patch/summary.json", "notes.txt"):
+        (make_folder((out / beside).parent) / Path(beside).name).write_text("{}")
+    before = tree(out)
+    (out / "table.json").unlink()
+    collect(toy_sweep(tmp_path))
+    after = tree(out)
+    made = [json.loads(one.pop(Path("manifest.json"))) for one in (after, before)]
+    assert after == before
+    assert not [name for name in made[0]["files"] if name.startswith(("mine", "notes"))]
+    # a file of others in the folder of a variant: nothing there goes
+    (out / "base" / "m1" / "thesis.tex").write_text("years of work")
+    before = tree(out)
+    capsys.readouterr()
+    assert run(["sweep", "collect", str(tmp_path)]) == 2
+    said = f"{out / 'base'}: holds m1/thesis.tex, which lensaudit has no record of"
+    assert said in capsys.readouterr().err
+    assert tree(out) == before
+
+
+@pytest.mark.parametrize("at", ["_table", "judged", "seal"])
+def test_a_collection_that_was_killed_is_made_again(tmp_path, monkeypatch, at):
+    out = collected(tmp_path)
+    whole = tree(out).keys()
+
+    def killed(*_, **__):
+        raise KeyboardInterrupt
+
+    (out / "table.json").unlink()
+    monkeypatch.setattr(f"lensaudit.sweep.collect.{at}", killed)
+    with pytest.raises(KeyboardInterrupt):
+        collect(toy_sweep(tmp_path))
+    assert not (out / "manifest.json").exists()
+    monkeypatch.undo()
+    collect(toy_sweep(tmp_path))
+    assert tree(out).keys() == whole
+
+
+def test_a_variant_that_is_in_the_plan_no_more_leaves_a_collection(tmp_path):
+    out = collected(tmp_path / "one")
+    other = plan_of(["m0"], ("base", "nf4"), root=tmp_path / "two")
+    write_plan(other)
+    for unit in other.units:
+        publish_values(other, unit, 0, {"toy": VALUE})
+    collect(other, out)
+    assert (out / "nf4" / "m0").exists()
+    assert not (out / "base" / "m1").exists()
+    collect(toy_sweep(tmp_path / "one"), out)
+    assert not (out / "nf4").exists()
+    assert (out / "base" / "m1").exists()
 
 
 def test_another_process_that_collects_is_waited_for_and_what_it_made_is_found(tmp_path):

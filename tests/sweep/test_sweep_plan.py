@@ -2,17 +2,19 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from support import EMBEDDED, GOLDEN
 from support.sweep_helpers import SMALL, command, plan_of, planned
 
+from lensaudit.data.embedded import embedded_rows
 from lensaudit.errors import InputError
 from lensaudit.files import make_folder
 from lensaudit.models.registry import ModelSpec, load_registry
 from lensaudit.sweep.plan import Target, UnitConditions, read_plan, relearning_of, target_of
-from lensaudit.sweep.planning import listed, select, work_of
+from lensaudit.sweep.planning import data_digest, listed, select, with_data, work_of
 from lensaudit.sweep.unit import stage
 
 
@@ -40,6 +42,16 @@ def test_a_damaged_checkpoint_is_planned_and_costs_itself(tmp_path, capsys):
     assert "cut: planned, and will fail: " in capsys.readouterr().err
     found = {one.name: one.weights for one in read_plan(tmp_path / "s").targets}
     assert (found["cut"], found["demo/idknll"] is None) == (None, False)
+
+
+def test_a_folder_is_itself_also_where_its_name_looks_like_a_pattern(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, source in (("m[1]", "npo"), ("m1", "idknll")):
+        shutil.copytree(EMBEDDED / source, tmp_path / "odd" / name)
+    (one,) = select(["./odd/m[1]"], load_registry())
+    assert one.local == (tmp_path / "odd" / "m[1]")
+    assert [one.local.name for one in select(["./odd/m[0-9]"], load_registry())] == ["m1"]
+    assert [one.local.name for one in select(["./odd/*"], load_registry())] == ["m1", "m[1]"]
 
 
 def ids_of(*names, **changes):
@@ -146,6 +158,20 @@ def test_the_forecast_counts_the_rows_that_are_asked():
     assert work_of(asked)["patched_examples"] == 14  # of 16: filter v2 names 17 and 49
 
 
+def test_a_classifier_in_a_folder_counts_by_its_content_and_is_found_from_anywhere(
+    tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    asked = UnitConditions(data="demo", classifier="clf", metrics=("exact_memorization",))
+    found = []
+    for content in ("a", "b"):
+        (make_folder(tmp_path / "clf") / "model.safetensors").write_text(content)
+        found.append(data_digest(asked))
+    assert len({*found, data_digest(replace(asked, classifier=None))}) == 3
+    assert with_data(asked, ["demo/npo"]).classifier == str(tmp_path / "clf")
+    assert with_data(replace(asked, classifier="org/clf"), []).classifier == "org/clf"
+
+
 def test_the_relearned_variant_says_its_settings(tmp_path):
     assert planned(tmp_path, "demo/npo", variants="relearn-1ep") == 0
     settings = read_plan(tmp_path).attacks["relearn-1ep"]
@@ -172,3 +198,33 @@ def test_a_unit_names_the_log_of_retain_wherever_there_is_one(tmp_path):
     log.write_text("{}")
     assert log_of(unit) == log
     assert log_of(retain) is None
+
+
+@pytest.mark.parametrize("edited", ["forget", "again"])
+def test_rows_edited_since_they_were_planned_are_not_asked_under_the_old_ids(
+    tmp_path, monkeypatch, edited
+):
+    monkeypatch.chdir(tmp_path)
+    for name in ("forget", "again"):
+        rows = "".join(f"{json.dumps(row)}\n" for row in embedded_rows("forget"))
+        (tmp_path / f"{name}.jsonl").write_text(rows)
+    rows = "--data forget.jsonl --full demo/full --retain demo/retain --set relearn-on=again.jsonl"
+    few = ("--metric exact_memorization --limit 2", rows)
+    assert planned(tmp_path / "s", "demo/npo", variants="base,relearn-1ep", more=few) == 0
+    sweep = read_plan(tmp_path / "s")
+    variants = {one.variant: one for one in sweep.units if one.target == "demo/retain"}
+    # rows to relearn are of the units that relearn them
+    unit = variants["base" if edited == "forget" else "relearn-1ep"]
+    monkeypatch.setattr("lensaudit.sweep.unit.attacked", lambda start, *_, **__: start.folder)
+
+    def staged():
+        return stage(sweep, unit, make_folder(sweep.work(unit.id)), lambda of: None, tmp_path, 0)
+
+    before = staged()
+    path = tmp_path / f"{edited}.jsonl"
+    content = path.read_text()
+    path.write_text(content.replace("?", "!"))
+    with pytest.raises(InputError, match="the rows are others than when the plan was made; plan"):
+        staged()
+    path.write_text(content)
+    assert staged() == before
