@@ -17,6 +17,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import torch
+
 DOCS = Path(__file__).resolve().parent
 NOTEBOOKS = DOCS.parent / "notebooks"
 PAGES = DOCS / "notebooks"
@@ -83,7 +85,12 @@ def main() -> None:
     os.environ |= {"MPLBACKEND": "Agg", "HF_HUB_OFFLINE": "1"}
     pages.mkdir(exist_ok=True)
     for path in sorted(NOTEBOOKS.glob("*.py")):
-        with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        # a notebook may switch gradients off, for itself alone
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            contextlib.chdir(folder),
+            torch.enable_grad(),
+        ):
             text = rendered(path.stem, pictures)
         (pages / f"{path.stem}.md").write_text(text)
         print(f"written: {path.stem}.md", file=sys.stderr)

@@ -336,7 +336,7 @@ def _run_by_block(
 def _scratch_for(
     model: TransformerBridge,
     batches: Sequence[Bucket],
-    tokens: Sequence[Tokens],
+    tokens: Sequence[Int[Tensor, "_ _"]],
     n_rows: int,
     writer: CacheWriter,
     notice: Notice,

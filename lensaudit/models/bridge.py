@@ -194,8 +194,8 @@ def residuals(
 
 def residuals_by_block(
     model: TransformerBridge,
-    batches: Sequence[Tokens],
-    streams: tuple[Sequence[Resid], Sequence[Resid]],
+    batches: Sequence[Int[Tensor, "_ _"]],
+    streams: tuple[Sequence[Float[Tensor, "_ _ d_model"]], Sequence[Float[Tensor, "_ _ d_model"]]],
     *,
     component: Component = "resid",
     n_done: int = 0,

@@ -273,7 +273,7 @@ def run_ray(orders: Sequence[Order], *, settings: RunSettings, report: Report) -
     ray: Any = _connected(settings)
     device = read_plan(Path(orders[0].root)).conditions.device
     # a figure for placement: Ray does not limit memory
-    share = gpu_share(settings, device, ray.cluster_resources().get("GPU", 0))
+    share = gpu_share(settings, device, float(ray.cluster_resources().get("GPU", 0)))
     waiting, stopped = [], None
     for order in orders:
         # every unit of the order may be killed as often as makes it poison

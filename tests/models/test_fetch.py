@@ -187,6 +187,8 @@ def test_what_is_no_model_is_one_line(tmp_path, content):
 @pytest.mark.slow
 def test_the_command_of_the_page_makes_a_model_that_knows_paris(tmp_path, monkeypatch):
     monkeypatch.setenv("LENSAUDIT_MODELS", str(tmp_path))
+    for name in ("PIP_NO_INDEX", "PIP_FIND_LINKS"):  # of all tests this one alone may fetch
+        monkeypatch.delenv(name)
     (block,) = re.findall(r"```sh real\n(.*?)```", page("real_model"), re.S)
     fetching, studying = block.splitlines()
     assert run(shlex.split(fetching)[1:]) == 0
