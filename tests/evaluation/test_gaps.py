@@ -26,10 +26,17 @@ def with_row(split, place, **answers):
 
 def test_a_row_without_perturbed_answers_is_unscored_and_the_others_count(tiny_tokenizer):
     broken = with_row(tiny_split(), 1, perturbed_answer=None)
-    found = evaluate(tiny_passes(tiny_tokenizer, [broken]), "tofu", ["forget_truth_ratio"])
+    whole, found = (
+        evaluate(tiny_passes(tiny_tokenizer, [one]), "tofu", ["forget_truth_ratio"])
+        for one in (tiny_split(), broken)
+    )
     assert found["forget_Q_A_PERT_Prob"].unscored == {1: "the row has no perturbed_answer"}
     assert found["forget_truth_ratio"].unscored == {1: "the row has no perturbed_answer"}
-    assert sorted(found["forget_truth_ratio"].records) == [0, 2]
+    records = found["forget_truth_ratio"].records
+    assert sorted(records) == [0, 2]
+    for idx, record in records.items():  # each with its own, sums of another order
+        own = whole["forget_truth_ratio"].records[idx]
+        assert record["score"] == pytest.approx(own["score"], rel=1e-6)
 
 
 def test_rows_may_have_different_numbers_of_alternatives_and_one_without_is_unscored(

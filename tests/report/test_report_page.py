@@ -170,6 +170,11 @@ def test_of_two_runs_of_the_same_the_later_is_shown_and_the_other_named(tmp_path
         json.loads((tmp_path / "new" / "summary.json").read_text())["uds"]
     ]
     assert document.left_out[0].path.endswith("old")
+    # of two that say the same the later one, wherever it lies
+    patch_run(tmp_path / "again", "npo", held=0.9)
+    seal(tmp_path / "again", finished="2026-11-22T00:00:00+00:00")
+    patch_run(tmp_path / "zero", "npo", held=0.9)
+    assert [one.folder.name for one in assemble([tmp_path]).runs] == ["again"]
 
 
 def test_a_damaged_result_is_left_out_with_its_reason(tmp_path):
