@@ -30,7 +30,7 @@ def test_each_notebook_runs_and_prints_and_draws_what_its_page_shows(tmp_path):
         # training takes other paths on other machines
         wanted = pytest.approx([float(one) for one in DECIMAL.findall(shown)], rel=0.05, abs=0.05)
         assert [float(one) for one in DECIMAL.findall(found)] == wanted
-        for picture in re.findall(r"\]\(\.\./img/(\S+)\)", shown):
+        for picture in re.findall(r"\]\(\.\./img/(\S+?\.png)\)", shown):
             assert (tmp_path / picture).stat().st_size > 5000
             assert (DOCS / "img" / picture).stat().st_size < 100_000
 

