@@ -214,11 +214,9 @@ def run_in(manifest: Mapping[str, Any]) -> Run:
 
 def grew(name: str, old: Any, new: Any) -> bool:
     """Whether the run asks for what an earlier one did, and more."""
-    return (
-        not new or bool(old and set(old) <= set(new))
-        if name == "metrics"
-        else name in _ADDED and old is None
-    )
+    if name == "metrics":
+        return not new or bool(old and set(old) <= set(new))
+    return name in _ADDED and old is None
 
 
 def _pass_folders(place: Path, usual: Path) -> list[Path]:

@@ -22,6 +22,7 @@ from lensaudit.steer.settings import (
     EvalSettings,
     ExtractSettings,
     LayerSettings,
+    TraitSettings,
 )
 from lensaudit.steer.trait import (
     CROSSED,
@@ -52,6 +53,12 @@ class Extracted:
     """Those that are made of a few dimensions, by name."""
 
 
+def _asked(settings: TraitSettings, beside: Sequence[Path] = ()) -> Asked:
+    """What a run is asked, and the judge's address: without a choice the environment's."""
+    by = address_of(settings.base_url)
+    return Asked(settings=settings, anchors=(), beside=beside, by=by)
+
+
 def extracted(settings: ExtractSettings, *, notice: Notice, progress: Tell) -> Extracted:
     """Open and do `steer.extract.run`."""
     folder = folder_of(settings, contrast_trait(settings))
@@ -69,8 +76,7 @@ def extracted(settings: ExtractSettings, *, notice: Notice, progress: Tell) -> E
         documents = [signed_object(place / f"{name}.json") for name in said["vectors"]]
         return Extracted(place, documents, said["massive"])
 
-    asked = Asked(settings=settings, anchors=(), by=address_of(settings.base_url))
-    return once(asked, [folder], read, made, notice=notice, manifest=EXTRACTED)
+    return once(_asked(settings), [folder], read, made, notice=notice, manifest=EXTRACTED)
 
 
 def steered(settings: AskSettings, *, notice: Notice, progress: Tell) -> Results:
@@ -91,7 +97,7 @@ def steered(settings: AskSettings, *, notice: Notice, progress: Tell) -> Results
     elif isinstance(settings, LayerSettings) and settings.vectors is None:
         beside = [folder / "vectors"]
     return once(
-        Asked(settings=settings, anchors=(), beside=beside, by=address_of(settings.base_url)),
+        _asked(settings, beside),
         [folder],
         lambda _: (Found("steering", folder / file).record, folder / file),
         made,
@@ -115,9 +121,8 @@ def crossed(settings: CrossSettings, *, notice: Notice, progress: Tell) -> tuple
     found = [found_in(settings, load_trait(one)) for one in names]
     own = [path for path in map(Path, names) if path.is_file()]
     beside = [one / name for one in found for name in (VECTORS, "results.json", "layer_sweep.json")]
-    by = address_of(settings.base_url)
     return once(
-        Asked(settings=settings, anchors=(), beside=[*own, *beside], by=by),
+        _asked(settings, [*own, *beside]),
         [folder],
         lambda _: (Found("traits", folder / CROSSED).record, folder / CROSSED),
         made,

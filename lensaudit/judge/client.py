@@ -41,8 +41,6 @@ STOP_AFTER = 5
 
 One that does not take a request for what it holds is not down, and the call costs nothing.
 """
-_BODY_TRIES = 2
-"""An answer of no use is asked for once more; the SDK does not count it as an error."""
 KIND = "capability/3"
 """Of facts in the cache; the number says which questions were asked."""
 NUMBER_PROBE = "Reply with the number 100 and nothing else."
@@ -261,18 +259,16 @@ class JudgeClient:
     def send(self, call: Call) -> CallOutcome:
         """Make a call within the budget; its answer is not kept.
 
+        An answer of no use is asked for once more: the SDK does not count it as an error.
+
         Raises:
             EndpointError: no call can succeed.
         """
         outcome = self._sent(call)
-        for _ in range(_BODY_TRIES - 1):
-            if isinstance(outcome, Reply) or not outcome.answered:
-                break
-            again = self._sent(call)
-            if isinstance(again, CallFailure) and again.status == "budget":
-                break
-            outcome = again
-        return outcome
+        if isinstance(outcome, Reply) or not outcome.answered:
+            return outcome
+        again = self._sent(call)
+        return outcome if isinstance(again, CallFailure) and again.status == "budget" else again
 
     def _sent(self, call: Call) -> CallOutcome:
         """One try of `send`."""

@@ -112,8 +112,12 @@ def locate(paths: Iterable[Path]) -> tuple[list[Found], list[LeftOut]]:
             _in_folder(path) if path.is_dir() else (_marked(path.parent, [path.name]), [])
         )
         if not here and not missed:
-            none = "holds no result of lensaudit", f"is no result of lensaudit; {WANTED}"
-            missed = [LeftOut(str(path), none[path.is_file()])]
+            why = (
+                "holds no result of lensaudit"
+                if path.is_dir()
+                else f"is no result of lensaudit; {WANTED}"
+            )
+            missed = [LeftOut(str(path), why)]
         left += missed
         for one in here:
             found.setdefault(one.path.resolve(), one)
@@ -128,8 +132,8 @@ def _in_folder(top: Path) -> tuple[list[Found], list[LeftOut]]:
         traces = [name for name in _TRACES if name in names]
         if traces and not here and COLLECTED not in names:
             is_model = any(name.endswith(".safetensors") for name in names)
-            unfinished = LeftOut(str(folder), UNFINISHED.format(traces[0]), unfinished=True)
-            left.append(LeftOut(str(folder), _MODEL) if is_model else unfinished)
+            why = _MODEL if is_model else UNFINISHED.format(traces[0])
+            left.append(LeftOut(str(folder), why, unfinished=not is_model))
     return found, left
 
 

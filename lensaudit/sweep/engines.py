@@ -123,9 +123,10 @@ def check_gpu(sweep: Sweep, gpus: str | None = None) -> None:
             f"{asked}: no CUDA device is available here; run it where there is one, or plan again "
             "with --device cpu and give --workers"
         )
-    odd = [one for one in in_commas(gpus or "") if one.isdigit() and one not in _visible()]
+    here = _visible()
+    odd = [one for one in in_commas(gpus or "") if one.isdigit() and one not in here]
     if odd:
-        raise InputError(f"--gpus {gpus}: there is no GPU {odd[0]}; here are {_visible()}")
+        raise InputError(f"--gpus {gpus}: there is no GPU {odd[0]}; here are {here}")
 
 
 def run_serial(orders: Sequence[Order], *, settings: RunSettings, report: Report) -> None:

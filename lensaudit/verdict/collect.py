@@ -91,11 +91,11 @@ def kept_of_runs(
     own: Sequence[EvaluationResult], full: Sequence[EvaluationResult]
 ) -> tuple[Keeps, ...]:
     """The same of evaluations, of the two that asked for the same rows and show least is left."""
-    asked = {id(run): _asked(run, "retain", "ra", "wf") for run in (*own, *full)}
-    pairs = ((one, two) for one in own for two in full if asked[id(one)] == asked[id(two)])
+    rows = "retain", "ra", "wf"
     found = (
-        kept(*({name: one.value for name, one in run.entries.items()} for run in both))
-        for both in pairs
+        kept(*({name: entry.value for name, entry in run.entries.items()} for run in (one, two)))
+        for one, two in product(own, full)
+        if _asked(one, *rows) == _asked(two, *rows)
     )
     return min(filter(None, found), key=lambda one: [keeps.share for keeps in one], default=())
 

@@ -95,7 +95,8 @@ def markdown(models: Sequence[Exported], found: Verdicts, settings: ExportSettin
 def junit(models: Sequence[Exported], found: Verdicts, settings: ExportSettings) -> Files:
     """What the gate says, a test case a model, with every number as a property."""
     suite = ElementTree.fromstring(as_junit(_gated(found, settings)))
-    for case, one in zip(suite, models, strict=False):  # after the models what is left out
+    # after the models comes what is left out
+    for case, one in zip(suite[: len(models)], models, strict=True):
         said = {r.name: "; ".join([repr(r.found.value), *_noted(r)]) for r in one.scored}
         properties = ElementTree.Element("properties")
         for name, value in {**one.said, **said}.items():
