@@ -5,6 +5,7 @@ import inspect
 import json
 from collections import Counter
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -323,7 +324,7 @@ def test_the_mechanisms_with_biases_are_those_that_widen_an_mlp():
     assert found == {*WITH_BIASES}
 
 
-def test_mechanisms_that_a_model_has_no_place_for_are_refused(tmp_path):
+def test_mechanisms_that_a_model_has_no_place_for_are_refused(tmp_path, monkeypatch):
     from transformers import MistralConfig, MistralForCausalLM
 
     check_biases(open_model("demo/full"), ["permuted", "vector"])
@@ -337,6 +338,13 @@ def test_mechanisms_that_a_model_has_no_place_for_are_refused(tmp_path):
         InputError, match=r"no biases, which 2 of the mechanisms need \(vector, guard"
     ):
         check_biases(other, ["permuted", "guard", "vector"])
+    # before anything is planted, or a folder made
+    out = tmp_path / "gym"
+    bed = SimpleNamespace(full=other, out=out)
+    monkeypatch.setattr("lensaudit.gym.make.open_pair", lambda settings, notice: bed)
+    with pytest.raises(InputError, match="have no biases"):
+        make(MakeSettings(mechanism=("vector",), out=out))
+    assert not out.exists()
 
 
 @pytest.mark.slow
