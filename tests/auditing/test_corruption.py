@@ -124,20 +124,25 @@ def outcome(root: Path, path: Path, content: bytes) -> str:
         top = root / path.relative_to(root).parts[0]
         if any(one.problems for one in la.verify(top)):
             wrong = [one for one in shown(root) if one not in page]
-            return "silent" if wrong else "detected"
+            return f"found, and still shown: {wrong} for {page}" if wrong else "detected"
         now = values(path)
         # what is gone is computed again; what is there is as it was
         if kind_of(path) == "book":
             same = all(row in known for row in now)
         else:
             same = now == known or (now is None and kind_of(path) == "map")
-        return "harmless" if same and shown(root) == page else "silent"
+        if same and shown(root) == page:
+            return "harmless"
+        return f"silent: {now} for {known}, {shown(root)} for {page}"
     finally:
         path.write_bytes(before)
 
 
 def drive(root: Path, n: int, seed: int) -> Counter[tuple[str, str]]:
-    """`n` spoilt files of each kind; a third of the time another file of the kind is put there."""
+    """`n` spoilt files of each kind; a quarter of the time another file of the kind is put there.
+
+    Whatever is silent ends it, with the file, what it held and what was put there.
+    """
     draw = random.Random(seed)
     by_kind: dict[str, list[Path]] = {}
     for path in sorted(root.rglob("*")):
@@ -156,7 +161,9 @@ def drive(root: Path, n: int, seed: int) -> Counter[tuple[str, str]]:
                 else draw.choice(WAYS)(content, draw)
             )
             if spoilt != content:
-                found[kind, outcome(root, path, spoilt)] += 1
+                how = outcome(root, path, spoilt)
+                assert how in ("detected", "harmless"), f"{path}: {how}\n{content}\n{spoilt}"
+                found[kind, how] += 1
     return found
 
 
@@ -231,7 +238,6 @@ def test_a_change_is_named_and_ends_in_four(made, capsys):
 def test_no_damage_of_a_slice_is_silent(made):
     found = drive(made, 7, seed=17)
     assert {kind for kind, _ in found} == {"result", "manifest", "pass", "book", "cache", "map"}
-    assert [key for key in found if key[1] == "silent"] == []
     assert sum(n for (_, how), n in found.items() if how == "detected") > 25
 
 
@@ -240,10 +246,9 @@ def test_no_damage_of_a_thousand_is_silent(made, capsys):
     found = drive(made, 200, seed=1)
     with capsys.disabled():
         for kind in sorted({kind for kind, _ in found}):
-            counts = {how: found[kind, how] for how in ("detected", "harmless", "silent")}
+            counts = {how: found[kind, how] for how in ("detected", "harmless")}
             print(f"\n{kind}: {sum(counts.values())} {counts}", end="")
     assert sum(found.values()) >= 1000
-    assert [key for key in found if key[1] == "silent"] == []
 
 
 @pytest.mark.slow
