@@ -56,8 +56,8 @@ class Record(Group):
         (EvaluateSettings(max_new_tokens=4), []),  # all metrics, and some generate
         (EvaluateSettings(metrics=("mia_loss",), max_new_tokens=4), ["max_new_tokens"]),
         (EvaluateSettings(metrics=("forget_Q_A_ROUGE_f1",), max_new_tokens=4), []),  # by a need
-        (EvaluateSettings(metrics=("mia_loss",), holdout="x"), []),
-        (EvaluateSettings(metrics=("forget_Q_A_Prob",), holdout="x"), ["holdout"]),
+        (EvaluateSettings(metrics=("mia_loss",), holdout=Path("x")), []),
+        (EvaluateSettings(metrics=("forget_Q_A_Prob",), holdout=Path("x")), ["holdout"]),
         (EvaluateSettings(metrics=("forget_Q_A_Prob",), retain="x"), ["retain"]),
         (EvaluateSettings(metrics=("privleak",), retain_log="x"), []),
         (EvaluateSettings(metrics=("mia_loss",), retain_log="x"), ["retain_log"]),
@@ -70,7 +70,7 @@ class Record(Group):
         (EvaluateSettings(metrics=("mia_loss",), data="x", forget="y"), []),  # its holdout rows
         (EvaluateSettings(data="x", forget="y", holdout="z"), []),  # ra and wf are of the suite
         (EvaluateSettings(data=__file__, forget="y"), ["data"]),  # a file is forget rows too
-        (AuditSettings(suite="none", holdout="x"), ["holdout"]),
+        (AuditSettings(suite="none", holdout=Path("x")), ["holdout"]),
         (AuditSettings(suite="none", retain_set="x"), ["retain_set"]),
         (AuditSettings(suite="none", retain_set="x", data="demo"), ["retain_set"]),
         (AuditSettings(suite="none", retain_set="x", data=__file__), []),  # rows for validity
@@ -94,12 +94,12 @@ class Record(Group):
         (LogSettings(log=Path("x"), by="words:idk", mode="letters"), ["mode"]),
         (LogSettings(log=Path("x"), by="rubric", mode="letters"), []),
         (RobustnessSettings(models=("x",), attack="quantize", relearn_lr=1e-3), ["relearn_lr"]),
-        (PlanSettings(metrics="es,mia_loss", max_new_tokens=4, out="x"), []),  # es: of meta
-        (PlanSettings(metrics="mia_loss", validity_data="x", out="x"), ["validity_data"]),
-        (PlanSettings(metrics="mia_loss, uds", validity_data="x", out="x"), []),
-        (PlanSettings(metrics="mia_loss", exclude=("v2",), out="x"), ["exclude"]),
-        (PlanSettings(relearn_on="x", out="x"), ["relearn_on"]),
-        (PlanSettings(relearn_on="x", variants="base,relearn-1ep", out="x"), []),
+        (PlanSettings(metrics="es,mia_loss", max_new_tokens=4, out=Path("x")), []),  # es: of meta
+        (PlanSettings(metrics="mia_loss", validity_data="x", out=Path("x")), ["validity_data"]),
+        (PlanSettings(metrics="mia_loss, uds", validity_data="x", out=Path("x")), []),
+        (PlanSettings(metrics="mia_loss", exclude=("v2",), out=Path("x")), ["exclude"]),
+        (PlanSettings(relearn_on="x", out=Path("x")), ["relearn_on"]),
+        (PlanSettings(relearn_on="x", variants="base,relearn-1ep", out=Path("x")), []),
         (
             RobustnessSettings(
                 models=("x",),

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from support import lay_out
 from support.tolerance import NATS
 from transformers import (
     AutoModelForCausalLM,
@@ -18,10 +19,14 @@ from transformers import (
 )
 
 import lensaudit as la
+from lensaudit.auditing.result import PatchResult
 from lensaudit.doors import trainer as door
 from lensaudit.doors.trainer import FEWEST, AuditCallback, CheckpointAudit
 from lensaudit.errors import InputError, PartialError, WorkError
 from lensaudit.models.registry import EMBEDDED
+from lensaudit.results.kinds.eval import EvaluationResult, MetricResult
+from lensaudit.results.kinds.patch import PatchSummary
+from lensaudit.results.reading import read_as
 from lensaudit.verdict.collect import Keeps
 from lensaudit.verdict.decide import Verdict
 
@@ -164,15 +169,18 @@ def test_after_a_kill_finished_audits_are_found_and_the_others_made(
 def measured(tmp_path, step, code="hidden", uds=0.5, share=1.0):
     folder = tmp_path / f"checkpoint-{step}"
     folder.mkdir(parents=True, exist_ok=True)
-    patch = SimpleNamespace(uds=uds, record=SimpleNamespace(n_scored=4))
+    record = read_as(PatchSummary, lay_out("patch:out", tmp_path / "patched") / "summary.json")
+    patch = PatchResult("x", folder, replace(record, uds=uds))
     keeps = () if share is None else (Keeps("retain_Q_A_Prob", share, 1.0),)
     return CheckpointAudit(step, folder, patch, Verdict(code, "", []), None, keeps, ())
 
 
-def test_bits_that_no_prior_was_known_for_are_left_out_of_the_log(tmp_path):
-    known = SimpleNamespace(p=0.5, record=SimpleNamespace(bits=None))
+def test_bits_that_no_prior_was_known_for_are_left_out_of_the_log(run, tmp_path):
+    known = run.callback.audits[4].known
+    assert "lensaudit/bits" in replace(measured(tmp_path, 1), known=known).logs
+    known = replace(known, record=replace(known.record, bits=None))
     told = replace(measured(tmp_path, 1), known=known).logs
-    assert told["lensaudit/p"] == 0.5
+    assert told["lensaudit/p"] == known.p
     assert "lensaudit/bits" not in told
 
 
@@ -241,8 +249,9 @@ def clocked(monkeypatch, callback, per_row=1.0, know=5.0, kept=2.0):
 
         return work
 
-    summary = SimpleNamespace(summary={"retain_Q_A_Prob": 0.9})
-    patch = SimpleNamespace(folder=Path("x"), verdict=Verdict("hidden", "", []), uds=0.1)
+    entries = {"retain_Q_A_Prob": MetricResult(value=0.9)}
+    summary = EvaluationResult("x", Path("TOFU_EVAL.json"), "tofu", entries)
+    patch = measured(callback.out, 0).patch
     monkeypatch.setattr(door.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(callback, "_known", passing("know", know, None))
     monkeypatch.setattr(callback, "_patched", passing("patch", per_row, patch))

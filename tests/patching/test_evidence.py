@@ -15,8 +15,9 @@ from support import checkpoint_of
 from support.audit_helpers import anew, run
 from support.tolerance import NATS
 
+from lensaudit.activations.store import Activations
 from lensaudit.data.neutral import Neutral, neutral_of
-from lensaudit.data.spans import make_batch
+from lensaudit.data.spans import Encoded, make_batch
 from lensaudit.errors import InputError
 from lensaudit.gym import edits
 from lensaudit.models.causal import load_causal
@@ -138,7 +139,7 @@ def test_the_weakest_layer_is_the_least_erased_of_the_strong_ones():
     # mean S1 by layer: 0.1, 1.1, 1.3, 4: .3 of the largest is 1.2, the strong are the last two
     s1 = torch.tensor([[0.1, 1.1, 1.3, 4.0], [0.1, 1.1, 1.3, 4.0]])
     s2 = torch.tensor([[0.0, 0.0, 0.0, 1.0], [0.0, 0.0, 0.65, 3.0]])
-    rows = [SimpleNamespace(group=author) for author in (0, 1)]
+    rows = [Encoded(author, author, (1, 2), n_prompt=1, start=0, end=1) for author in (0, 1)]
     found = weakest_of(s1, depth_score(s1, s2), rows, (4, 5, 6, 7))
     assert found is not None
     assert (found.layer, found.erasure.value) == (6, pytest.approx((0 + 0.5) / 2))
@@ -308,17 +309,14 @@ def test_the_depth_without_the_shared_direction_is_that_of_a_plain_computation(b
     assert one.uds.value == pytest.approx(float(aligned.double().mean()), abs=NATS)
 
 
-class Pushed:
+class Pushed(Activations):
     """A cache in whose forget rows a vector was added to every layer; both know each author."""
 
     def __init__(self, activations, vector_of):
-        self.activations, self.vector_of = activations, vector_of
-
-    def __getattr__(self, name):
-        return getattr(self.activations, name)
+        vars(self).update(vars(activations), vector_of=vector_of)
 
     def example(self, idx, **options):
-        found = self.activations.example(idx, **options)
+        found = super().example(idx, **options)
         return replace(found, resid=found.resid + self.vector_of(idx))
 
 

@@ -16,8 +16,8 @@ from lensaudit.attacks.rtt.log import (
     StudyRecord,
 )
 
-Marks = NDArray[np.bool_]
-"""Per item of V: answered rightly."""
+Marks = NDArray[np.bool_] | NDArray[np.float64]
+"""Per item of V: answered rightly. Of a run beside the log: the share of them, once."""
 
 
 @dataclass(frozen=True, order=True)
