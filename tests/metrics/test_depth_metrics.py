@@ -147,6 +147,9 @@ def test_the_suite_starts_without_the_bridge(monkeypatch):
     from transformer_lens import model_bridge  # its parts are named below
 
     assert model_bridge
+    # what is imported twice is two types: no types are checked in the second
+    plain = [one for one in sys.meta_path if "jaxtyping" not in type(one).__module__]
+    monkeypatch.setattr(sys, "meta_path", plain)
     for name in list(sys.modules):
         if name.partition(".")[0] == "lensaudit":
             monkeypatch.delitem(sys.modules, name)

@@ -1,6 +1,6 @@
 import json
 import shutil
-from types import SimpleNamespace
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,7 +9,6 @@ from support.tolerance import NATS
 
 from lensaudit.cli.main import run as lensaudit
 from lensaudit.errors import InputError
-from lensaudit.patching.options import ResolvedSettings
 from lensaudit.patching.scoring import as_lens, score_all, score_lens
 
 
@@ -62,10 +61,10 @@ def test_an_audit_leaves_nothing_to_run_for_the_lens(tiny_family, tmp_path, monk
 @pytest.mark.parametrize(
     "changed", [{"component": "mlp"}, {"scope": "boundary"}, {"last_layer": "reference"}]
 )
-def test_options_without_meaning_for_it_are_refused(changed):
-    (name,) = changed
+def test_options_without_meaning_for_it_are_refused(changed, tiny_family, tmp_path):
+    (name,), session = changed, audit(tiny_family, tmp_path)
     with pytest.raises(InputError, match=f"--{name.replace('_', '-')}"):
-        as_lens(SimpleNamespace(settings=ResolvedSettings(at_layers=(0,), **changed)))
+        as_lens(replace(session, settings=replace(session.settings, **changed)))
 
 
 @pytest.fixture
