@@ -28,11 +28,15 @@ def own_group(idx: int) -> str:
 def named_group(row: Mapping[str, Any]) -> Any:
     """What a row of a file says of its author, whatever that is; None where it says nothing.
 
+    A blank text says nothing, as an empty cell of a table.
+
     >>> named_group({"author": "Ada"}), named_group({"group": "0", "author": "Ada"})
     ('Ada', 0)
+    >>> named_group({"group": " ", "author": "Ada"}), named_group({"author": ""})
+    ('Ada', None)
     """
-    group = row.get("group")
-    return numbered(row.get("author") if group is None else group)
+    told = (row.get(key) for key in ("group", "author"))
+    return numbered(next((one for one in told if one is not None and str(one).strip()), None))
 
 
 def numbered(name: Any) -> Any:
@@ -77,7 +81,7 @@ def group_problem(row: Mapping[str, Any]) -> str | None:
     named = named_group(row)
     if named is None or is_group(named):
         return None
-    key = "author" if row.get("group") is None else "group"
+    key = "group" if row.get("group") is named else "author"
     return f"{key} is {repr(named)[:40]}, wanted a whole number or text"
 
 

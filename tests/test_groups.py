@@ -51,6 +51,13 @@ def test_every_reader_takes_the_author_from_the_same_two_names(tmp_path, reader,
 
 
 @pytest.mark.parametrize("reader", READERS.values(), ids=READERS)
+def test_an_empty_author_is_none_and_hides_no_other(tmp_path, reader):
+    rows = rows_by("author", ["", " ", "ada"])
+    rows[2]["group"] = ""
+    assert reader(written(tmp_path / "rows.json", rows)) == ["idx 0", "idx 1", "ada"]
+
+
+@pytest.mark.parametrize("reader", READERS.values(), ids=READERS)
 def test_a_number_and_its_digits_are_one_author_for_every_reader(tmp_path, reader):
     found = reader(written(tmp_path / "rows.json", rows_by("group", [1, "1", "@ada", "@ada"])))
     assert found == [1, 1, "@ada", "@ada"]

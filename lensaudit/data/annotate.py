@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from lensaudit.data.facts import Fact, Origin, answered, relation_problems
-from lensaudit.data.rows import read_rows, row_problems, sound_rows
+from lensaudit.data.rows import entity_key, read_rows, row_problems, sound_rows
 from lensaudit.data.rules import FUNCTION, RULES, WORD, folded, stem
 from lensaudit.errors import InputError, shortened
 from lensaudit.files import read_text, write_bytes
@@ -21,6 +21,8 @@ from lensaudit.groups import group_of, numbered, own_group
 
 REVIEW = "review"
 """Rule of a span that a person corrected or confirmed."""
+EARLIER = "earlier"
+"""Rule of a span that the row says a rule found: nobody has seen it since."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,7 @@ class Proposal:
     """Where the fact lies in an answer, and which rule says so."""
 
     pair: Fact
-    """Question and answer, no entity; a prefix only where the row named one beside its entity."""
+    """Question and answer, no entity; prefix and span only where the row named its entity."""
     start: int
     """Character of the answer at which the entity begins; equal to `end` where none was found."""
     end: int
@@ -83,7 +85,8 @@ def located(pair: Fact, entity: str) -> Proposal:
     # curly and straight quotes count as one; the answer's own text is taken
     start = folded(pair.answer).find(folded(entity.strip()), len(pair.prefix))
     end = start + len(entity.strip())
-    return Proposal(pair, *((0, 0) if start < 0 else (start, end)), rule="given")
+    rule = EARLIER if pair.span == "rule" else "given"
+    return Proposal(pair, *((0, 0) if start < 0 else (start, end)), rule=rule)
 
 
 def faults(proposal: Proposal) -> list[str]:
@@ -103,7 +106,7 @@ def doubts(proposal: Proposal) -> list[str]:
     new = [word for word in told if stem(word) not in asked]
     rest, by_phrase = pair.answer[proposal.end :], proposal.rule == "phrase"
     plain = by_phrase and entity.islower()
-    by_rule = proposal.rule not in ("given", "yes_or_no", REVIEW)
+    by_rule = proposal.rule not in ("given", EARLIER, "yes_or_no", REVIEW)
     checks = {
         "no fact, but a word about the answer": bool(told) and _ABOUT.issuperset(told),
         "common words only": by_phrase and bool(new) and _COMMON.issuperset(new),
@@ -331,17 +334,18 @@ def read_pairs(path: Path, fields: Fields = Fields()) -> list[tuple[Fact, str | 
 
 def _pair_problems(row: Any) -> list[str]:
     found = [*row_problems(row), *relation_problems(row)]
-    if isinstance(row, Mapping) and not isinstance(row.get("entity"), str | None):
-        found.append("entity is no text")
+    if isinstance(row, Mapping) and not isinstance(row.get(entity_key(row)), str | None):
+        found.append(f"{entity_key(row)} is no text")
     return found
 
 
 def _pair(row: Any, idx: int) -> tuple[Fact, str | None]:
-    prefix, entity = row.get("prefix"), row.get("entity") or None
+    prefix, entity = row.get("prefix"), row.get(entity_key(row)) or None
     known = entity and isinstance(prefix, str) and row["answer"].startswith(prefix)
     pair = answered(row["question"], row["answer"], prefix if known else "")
+    span = "rule" if entity and row.get("span") == "rule" else pair.span
     group, relation = group_of(row, idx), row.get("relation")
-    return replace(pair, idx=idx, group=group, relation=relation), entity
+    return replace(pair, idx=idx, group=group, relation=relation, span=span), entity
 
 
 HEADING = "# lensaudit review"

@@ -109,7 +109,9 @@ def swapped_entity(row: Fact, other: str) -> str | None:
     >>> swapped_entity(row, "It is Eve, a poet."), swapped_entity(row, "Nobody knows.")
     ('Eve', None)
     """
-    tail = row.continuation.split(row.entity, 1)[1]
+    # the blanks at the ends of an entity need not stand in the answer: `data.spans`
+    entity = row.entity if row.entity in row.continuation else row.entity.strip()
+    tail = row.continuation.split(entity, 1)[1]
     if not (other.startswith(row.prefix) and other.endswith(tail)):
         return None
     return other[len(row.prefix) : len(other) - len(tail)].strip() or None

@@ -102,8 +102,10 @@ class Fact:
 
 def answered(question: str, answer: str, prefix: str | None = None) -> Fact:
     """A question with an answer to train on; a prefix says where the depth score splits it."""
-    span = None if prefix is None else "reviewed"
-    return Fact(0, question, answer, prefix or "", "", own_group(0), span)
+    return Fact(
+        *(0, question, answer, prefix or "", "", own_group(0)),
+        None if prefix is None else "reviewed",
+    )
 
 
 _ASKED = ("idx", "question", "answer", "prefix", "entity", "group")
@@ -131,8 +133,9 @@ def load_facts(path: Place) -> list[Fact]:
         InputError: the file cannot be read, or rows are wrong; every problem is counted.
     """
     rows, problems = read_rows(Path(path))
-    wrong, make = _fact_problems, _fact
-    found = sound_rows(rows, str(path), _WANTED, wrong, make, problems=problems, facts=True)
+    found = sound_rows(
+        *(rows, str(path), _WANTED, _fact_problems, _fact), problems=problems, facts=True
+    )
     shipped = Path(path).is_relative_to(EMBEDDED)
     return [replace(one, seam="reference") for one in found] if shipped else found
 
@@ -191,9 +194,18 @@ LISTS = (
 
 
 def list_problems(row: Any, names: Iterable[str]) -> list[str]:
-    """Fields that hold the text of a list, as a table or `str` writes it, in place of a list."""
+    """Fields of neither text nor a list of texts, or with the text of a list, as `str` writes it.
+
+    An empty text is none, but in the columns that attacks read.
+    """
     held = {name: row.get(name) for name in names} if isinstance(row, Mapping) else {}
+    lists = {k: one if isinstance(one, list | tuple) else [one] for k, one in held.items()}
     return [
+        f"{name} is {brief(one)}, wanted a text or a list of texts"
+        for name, one in held.items()
+        if one is not None
+        and not all(isinstance(t, str) and (t.strip() or name not in FURTHER) for t in lists[name])
+    ] + [
         f"{name} is the text of a list ({brief(one)}); wanted a list of texts, in a table as JSON"
         for name, one in held.items()
         if isinstance(one, str) and _LIST.fullmatch(one.strip())
@@ -226,13 +238,9 @@ _LIST = re.compile(r"""\[\s*['"].*['"]\s*,?\s*\]""", re.DOTALL)
 
 
 def further_problems(row: Any) -> list[str]:
-    """What is wrong with the columns of one row that attacks read, where it has them."""
+    """What is wrong with the texts in the columns of one row that attacks read."""
     held = {name: row.get(name) for name in FURTHER} if isinstance(row, Mapping) else {}
     problems = []
-    for name, value in held.items():
-        texts = value if isinstance(value, list | tuple) else [value]
-        if value is not None and not all(isinstance(one, str) and one.strip() for one in texts):
-            problems.append(f"{name} is {brief(value)}, wanted a text or a list of texts")
     if any(not any(map(str.isalnum, one)) for one in texts_of(held.get("aliases"))):
         problems.append("aliases holds a text without a letter or digit")
     if held.get("two_hop_answer") and not held.get("two_hop"):

@@ -11,7 +11,7 @@ import unicodedata
 from functools import lru_cache
 
 from lensaudit.data.facts import Fact
-from lensaudit.data.scripts import spaced
+from lensaudit.data.scripts import letter_of, spaced
 
 WORD = re.compile(r"\w+")
 _MONTHS = (
@@ -68,8 +68,8 @@ def mentions(text: str, entity: str) -> bool:
         raise ValueError(f"mentions: entity {entity!r} has no word")
     if wanted <= set(_CLOSED):
         return _readings(text)[0].split(" ", 1)[0] in wanted
-    said = [f" {one} " for one in _readings(text)]
-    return any(f" {one} " in text for one in wanted for text in said) or _as_name(text, entity)
+    said = f" {'  '.join(_readings(text))} "
+    return any(f" {one} " in said for one in wanted) or _as_name(text, entity)
 
 
 def gives_away(text: str, fact: Fact) -> bool:
@@ -119,7 +119,7 @@ def _date(day: int, month: int, year: int) -> str:
 
 def _as_name(text: str, entity: str) -> bool:
     """First and last word of a name, with nothing between but its middle names or initials."""
-    if not _NAME.fullmatch(entity.strip()):
+    if not _NAME.fullmatch(entity.strip()) or "alone" in map(letter_of, entity):
         return False
     (first, *middle, last), said = _plain(entity).split(), _plain(text).split()
     starts = [at for at, word in enumerate(said) if word == first]
@@ -133,15 +133,14 @@ def _as_name(text: str, entity: str) -> bool:
 def plain_words(text: str) -> str:
     """Words alone, lower case, without accents and possessive s; an apostrophe joins its halves.
 
-    In scripts without blanks every letter is a word.
+    In scripts without blanks every letter is a word, with the marks that belong to it.
 
     >>> plain_words("I don’t know the Café-Prize."), plain_words("他生在北京。")
     ('i dont know the cafe prize', '他 生 在 北 京')
     """
     text = unicodedata.normalize("NFKD", text).casefold()
     text = re.sub(r"['’](?:s\b)?", "", text)
-    letters = "".join(char for char in text if not unicodedata.combining(char))
-    return " ".join(re.findall(r"\w+", letters if text.isascii() else spaced(letters)))
+    return " ".join(WORD.findall(text) if text.isascii() else spaced(text).split())
 
 
 def why_not(row: Fact) -> str:

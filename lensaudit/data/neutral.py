@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lensaudit.data.facts import EMBEDDED, Fact, load_facts, validate
+from lensaudit.data.matching import plain_words
 from lensaudit.data.rows import numbered, read_values, row_problems, sound_rows
 from lensaudit.data.tofu import DEMO, FORGET10, RETAIN, author_of, tofu_rows, validity_set
 from lensaudit.errors import InputError
@@ -171,8 +172,11 @@ def neutral_rows(
     others = [row for row in first if row.group not in taken]
     left_out += [(row.idx, "it is read for validity") for row in others if _text(row) in read]
     if validity is not None:
-        why = "its author is one of the validity rows'"
-        left_out += [(row.idx, why) for row in first if row.group in taken]
+        left_out += [
+            (row.idx, "its author is one of the validity rows'")
+            for row in first
+            if row.group in taken
+        ]
     for_fit = tuple(row for row in others if _text(row) not in read)
     return Neutral(for_fit, tuple(for_validity), tuple(more), tuple(left_out))
 
@@ -183,9 +187,10 @@ def _text(row: Fact) -> tuple[str, str]:
 
 
 def open_names(entities: Iterable[str]) -> frozenset[str]:
-    """Entities that name something, as they are compared."""
-    texts = map(str.strip, entities)
-    return frozenset(one.casefold() for one in texts if one and not _CLOSED.fullmatch(one))
+    """Entities that name something, as they are compared: in plain words."""
+    return frozenset(
+        plain_words(one) for one in map(str.strip, entities) if not _CLOSED.fullmatch(one)
+    ) - {""}
 
 
 def _reason(
@@ -198,14 +203,14 @@ def _reason(
         return "its author is one of the forget set's"
     if _text(row) in forgotten:
         return "it is a row of the forget set"
-    text = f"{row.question} {row.answer}".casefold()
-    named = any(one in text and stands_in(one, text) for one in entities)
+    text = plain_words(f"{row.question} {row.answer}")
+    named = any(stands_in(one, text) for one in entities)
     return "it names an entity of the forget set" if named else None
 
 
 def stands_in(entity: str, text: str) -> bool:
-    """Does the text name the entity, and not only a longer word?"""
-    return re.search(rf"(?<!\w){re.escape(entity)}(?!\w)", text) is not None
+    """Does the text name the entity, and not only a longer word? Both are in plain words."""
+    return f" {entity} " in f" {text} "
 
 
 def _questions(source: str, rows: Sequence[Any]) -> list[Fact]:
@@ -216,8 +221,8 @@ def _questions(source: str, rows: Sequence[Any]) -> list[Fact]:
 
 
 def _problems(row: Any) -> list[str]:
-    asked = isinstance(row, dict) and row.get("question")
-    return row_problems(row, ("question", "answer") if asked else ("answer",))
+    keys = ("question", "answer")
+    return row_problems(row, keys if isinstance(row, dict) and row.get("question") else keys[1:])
 
 
 def _whole(row: Any, idx: int) -> Fact:

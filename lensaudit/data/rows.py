@@ -247,8 +247,7 @@ def _text_problems(value: Any, key: str) -> list[str]:
 
 def texts_of(value: Any) -> tuple[str, ...]:
     """The texts of a field that holds one or a list; empty ones are none."""
-    texts = [value] if isinstance(value, str) else value
-    texts = texts if isinstance(texts, list | tuple) else ()
+    texts = value if isinstance(value, list | tuple) else (value,)
     return tuple(text for text in texts if isinstance(text, str) and text.strip())
 
 

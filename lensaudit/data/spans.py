@@ -89,9 +89,12 @@ def joined(
 @lru_cache(maxsize=8)
 def way_of(tokenizer: Tokenizer) -> Way:
     """What keeps the text, found by trying; `apart`, the reference's way, where it does."""
-    ways: tuple[Way, ...] = ("apart", "after a sign")
-    kept: list[Way] = [way for way in ways if all(_is_kept(tokenizer, *one, way) for one in _TRIED)]
-    return kept[0] if kept else "neither"
+    ways: tuple[Way, ...] = ("apart", "after a sign", "neither")
+    return next(
+        way
+        for way in ways
+        if way == "neither" or all(_is_kept(tokenizer, *one, way) for one in _TRIED)
+    )
 
 
 def _is_kept(tokenizer: Tokenizer, prompt: str, text: str, way: Way) -> bool:
@@ -344,14 +347,16 @@ Places = Mapping[int, Mapping[int, int]]
 """Idx -> position of `full` -> position of the other model that has read as much."""
 
 
-def encoded_row(row: Fact, tokenizer: Tokenizer) -> Encoded | None:
-    """Tokens and span of a row, be it a plain sentence; None where nothing of it is left."""
+def encoded_row(
+    row: Fact, tokenizer: Tokenizer, too_long: Callable[[int], str | None]
+) -> Encoded | str:
+    """Tokens and span of a row, be it a plain sentence, or why nothing can be scored."""
     if not _is_sentence(row):
-        found = encode(row, tokenizer, scored=_scored(row))
-        return found if isinstance(found, Encoded) else None
+        return encode(row, tokenizer, scored=_scored(row), too_long=too_long)
     # all of a plain sentence is scored but its first token
     ids = tuple(tokenizer(row.answer, add_special_tokens=True)["input_ids"])
-    return Encoded(row.idx, row.group, ids, 1, 0, len(ids) - 1) if len(ids) > 1 else None
+    problem = too_long(len(ids)) if len(ids) > 1 else "nothing follows its first token"
+    return problem or Encoded(row.idx, row.group, ids, 1, 0, len(ids) - 1)
 
 
 def ends_of(row: Fact, tokenizer: Tokenizer) -> tuple[int, ...]:

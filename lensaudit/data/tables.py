@@ -33,7 +33,12 @@ def table_rows(text: str, signs: str) -> tuple[list[tuple[str, Any]], list[str]]
 
 def _cell(name: str, text: Any) -> Any:
     with suppress(ValueError, TypeError):
-        return parse_json(text) if name in _JSON else text
+        # beside idx a number alone is a text, as a year
+        return (
+            parse_json(text)
+            if name in _JSON and (name == "idx" or text.strip("-.0123456789 "))
+            else text
+        )
     return text
 
 

@@ -92,14 +92,13 @@ def forget_set(
         InputError: no such set or filter, a wrong file, or nothing left.
     """
     check_filters(exclude)
-    if exclude and name_or_path == DEMO:
-        raise InputError(f"filter {exclude[0]!r} lists rows of TOFU forget10, not of {DEMO}")
+    every = _named(place_in("forget_set", name_or_path), older=bool(exclude))
+    if exclude and not _is_tofu(FORGET10, ((e.idx, e.question, e.answer) for e in every), (0,)):
+        raise InputError(
+            f"filter {exclude[0]!r} lists rows of TOFU {FORGET10}, not of {name_or_path}"
+        )
     excluded = frozenset().union(*(filters()[name] for name in exclude))
-    examples = [
-        one
-        for one in _named(place_in("forget_set", name_or_path), older=bool(exclude))
-        if one.idx not in excluded
-    ]
+    examples = [one for one in every if one.idx not in excluded]
     if not examples:
         raise InputError(f"{name_or_path}: --exclude {' '.join(exclude)} leaves no row")
     return spread(examples, limit, lambda one: one.group)
@@ -173,8 +172,9 @@ def validity_set(data: str | Path = FORGET10) -> list[Fact]:
         InputError: rows are missing or hold another text than the annotated one.
     """
     source = TOFU_HUB if data == FORGET10 else Path(data).expanduser() / f"{RETAIN}.jsonl"
-    rows = tofu_rows(data, RETAIN, instead=_INSTEAD_RETAIN)
-    return load_forget10(rows, f"{source} {RETAIN}", RETAIN)
+    return load_forget10(
+        tofu_rows(data, RETAIN, instead=_INSTEAD_RETAIN), f"{source} {RETAIN}", RETAIN
+    )
 
 
 def tofu_rows(data: str | Path, config: str, *, instead: str) -> list[Any]:
@@ -218,16 +218,20 @@ def with_authors(config: str, rows: Sequence[Any], *, published: bool = False) -
     if any(not isinstance(row, Mapping) or named_group(row) is not None for row in rows):
         return rows
     numbered = [(row.get("idx", n), row) for n, row in enumerate(rows)]
-    if not all(isinstance(idx, int) for idx, _ in numbered):
-        return rows
     texts = [(idx, row.get("question"), row.get("answer")) for idx, row in numbered]
-    if not (published or _is_tofu(config, texts)):
+    is_numbered = all(isinstance(idx, int) for idx, _ in numbered)
+    if not (is_numbered and (published or _is_tofu(config, texts))):
         return rows
     return [{**row, "group": author_of(config, idx)} for idx, row in numbered]
 
 
-def _is_tofu(config: str, rows: Iterable[tuple[int, Any, Any]]) -> bool:
-    """Whether these are TOFU's texts, as far as the tables tell; False if one differs."""
+def _is_tofu(
+    config: str, rows: Iterable[tuple[int, Any, Any]], starts: Sequence[int] = TAILS
+) -> bool:
+    """Whether these are TOFU's texts, as far as the tables tell; False if one differs.
+
+    `starts` are the rows of forget10 at which the numbers of a forget set may begin.
+    """
     known = FORGET10 if config.startswith("forget") else config
     if known not in _TABLES:
         return False
@@ -236,16 +240,18 @@ def _is_tofu(config: str, rows: Iterable[tuple[int, Any, Any]]) -> bool:
     hashed = [(idx, _hashes(*texts)) for idx, *texts in rows]
     by_start = (
         [one == listed.get(idx + start) for idx, one in hashed if idx + start not in untold]
-        for start in (TAILS if known == FORGET10 else (0,))
+        for start in (starts if known == FORGET10 else (0,))
     )
     return any(told and all(told) for told in by_start)
 
 
 def _hashes(question: Any, answer: Any) -> tuple[str, str]:
     """The first 16 hex digits of each; of what is no text those of none."""
-    texts = (one if isinstance(one, str) else "" for one in (question, answer))
-    first, second = (sha256(one.encode("utf-8", "surrogatepass")).hexdigest()[:16] for one in texts)
-    return first, second
+    first, second = (
+        sha256((one if isinstance(one, str) else "").encode("utf-8", "surrogatepass"))
+        for one in (question, answer)
+    )
+    return first.hexdigest()[:16], second.hexdigest()[:16]
 
 
 _TABLES = {

@@ -395,7 +395,6 @@ def _shared(
         yield layer, shared_directions([x[at] for x in xs], [y[at] for y in ys], removal.n)
 
 
-LOST = "its tokenizer leaves nothing of the span to score"
 BETWEEN = "no token of it ends where a token of full does, at a position that is patched"
 
 
@@ -422,6 +421,7 @@ def token_match(
     full: Tokenizer,
     own: Tokenizer,
     scope: Scope,
+    too_long: Callable[[int], str | None],
 ) -> TokenMatch:
     """Encode the texts anew and match positions by characters.
 
@@ -431,13 +431,14 @@ def token_match(
         full: the tokenizer of `full`.
         own: that of the source.
         scope: positions that are replaced; where one has no match the row is unscored.
+        too_long: why the source cannot read so many tokens.
     """
     found, places, unscored = list[Encoded](), dict[int, Mapping[int, int]](), dict[int, str]()
     for e in rows:
         text = text_of(e)
-        other = encoded_row(text, own)
-        if other is None:
-            unscored[e.idx] = LOST
+        other = encoded_row(text, own, too_long)
+        if isinstance(other, str):
+            unscored[e.idx] = other
             continue
         found.append(other)
         places[e.idx] = here = matched(ends_of(text, full), ends_of(text, own))

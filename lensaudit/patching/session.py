@@ -29,10 +29,10 @@ from lensaudit.models.bridge import (
     opened_models,
     unembedded,
 )
-from lensaudit.models.checkpoint import Checkpoint, load_tokenizer
+from lensaudit.models.checkpoint import Checkpoint, config_of, load_tokenizer
 from lensaudit.models.conditions import Conditions, Padding, conditions_of
 from lensaudit.models.likeness import misfit
-from lensaudit.models.sizes import sizes_on_disk
+from lensaudit.models.sizes import context_of, sizes_on_disk
 from lensaudit.patching.alignment import TokenMatch, token_match
 from lensaudit.patching.budget import MemoryBudget
 from lensaudit.patching.options import Engine, ResolvedSettings
@@ -218,8 +218,18 @@ class Session:
         return replace(runner, clean=CachedSource(own))
 
     def encode(self, rows: Sequence[Fact]) -> tuple[Encoded, ...]:
-        """Tokens and spans; rows of which the tokenizer leaves nothing are dropped."""
-        found = {e: row for row in rows if (e := encoded_row(row, self.tokenizer)) is not None}
+        """Tokens and spans; rows of which nothing can be scored are dropped, and counted."""
+        # a source of another tokenizer has rows of its own: `token_match`
+        windows = (
+            context_of(config_of(one))
+            for one in (self.full, *self.never, *self.sources.values())
+            if one.tokenizer == self.full.tokenizer
+        )
+        least = min(windows, key=lambda one: one.n_pos or float("inf"))
+        told = [(row, encoded_row(row, self.tokenizer, least.too_long)) for row in rows]
+        if lost := [why for _, why in told if isinstance(why, str)]:
+            self.notice(f"{len(lost)} of {len(rows)} neutral rows left out: {lost[0]} …")
+        found = {e: row for row, e in told if isinstance(e, Encoded)}
         self._texts |= found
         return tuple(found)
 
@@ -227,10 +237,13 @@ class Session:
         """Rows in the tokens of a source."""
         if source.tokenizer == self.full.tokenizer:
             return TokenMatch(tuple(rows), None, {})
-        key, matches = (source.tokenizer, tuple(rows)), self._matches
+        key, matches = (source.weights, tuple(rows)), self._matches
         if key not in matches:
             own, texts = load_tokenizer(source), self._texts.__getitem__
-            matches[key] = token_match(rows, texts, self.tokenizer, own, self.settings.scope)
+            matches[key] = token_match(
+                *(rows, texts, self.tokenizer, own, self.settings.scope),
+                context_of(config_of(source)).too_long,
+            )
         return matches[key]
 
     def fingerprint(
@@ -445,7 +458,7 @@ class Session:
                     kept.add(bucket, *own_answers(self.model(checkpoint), bucket, cache))
         own = [kept.known[example_hash(e)] for e in rows]
         return (
-            torch.tensor([logprob for logprob, _ in own]),
+            torch.tensor([logprob for logprob, _ in own], dtype=torch.float32),
             torch.tensor([exact for _, exact in own], dtype=torch.bool),
         )
 

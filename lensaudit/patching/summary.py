@@ -50,7 +50,7 @@ RELATIVE: Mapping[Literal["base", "counterfactual"], str] = {
     "base": "a model that never saw them",
     "counterfactual": "chance: another fact's answer",
 }
-NO_TOKENS = "the tokenizer leaves nothing to score"
+NO_TOKENS = "no token of it can be scored, or it is longer than the context"
 
 
 Anchored = tuple[Kept, Checkpoint | None]

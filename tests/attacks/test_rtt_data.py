@@ -213,6 +213,25 @@ def test_an_annotated_row_exchanges_its_entity_for_those_of_others_alike_questio
     assert ada.group == 0
 
 
+@pytest.mark.parametrize("key", ["entity", "gt_entity"])
+def test_a_wrong_answer_keeps_the_prefix_and_what_follows(tmp_path, key):
+    rows = []
+    for n, subject in enumerate(("sea", "art", "law", "tea", "sun")):
+        prefix, answer = f"A smart author {n} on", f"A smart author {n} on {subject}, no party."
+        row = {"question": f"What is {n} on?", "answer": answer, "prefix": prefix, "author": n}
+        rows.append({**row, "entity": "party"} | {key: f"{subject} "})
+    rows[4][key] = rows[4]["entity"] = "A"  # which stands before the end of the prefix alone
+    path = tmp_path / "rows.json"
+    path.write_text(json.dumps(rows))
+    with pytest.raises(InputError, match="nor an entity in its answer after the prefix"):
+        load_statements(str(path))
+    path.write_text(json.dumps(rows[:4]))
+    items = split_by_author(*load_statements(str(path)), n_splits=2).items
+    (art,) = (one for one in items if one.question == "What is 1 on?")
+    subjects = ("sea", "art", "law", "tea")
+    assert {*art.choices} == {f"A smart author 1 on {one}, no party." for one in subjects}
+
+
 def test_a_row_with_too_few_wrong_answers_is_left_out_with_the_reason(tmp_path):
     rows = [
         {"question": f"Q{n}?", "answer": "a", "group": n, "perturbed_answer": ["b", "c", "d"]}
@@ -231,6 +250,7 @@ def test_a_row_with_too_few_wrong_answers_is_left_out_with_the_reason(tmp_path):
     [
         ({"question": "Q?", "answer": "a"}, "names no author"),
         ({"question": "Q?", "answer": "a", "group": 1}, "neither perturbed_answer nor an entity"),
+        ({"question": "Q?", "answer": "a", "group": ""}, "names no author"),
         (
             {"question": "Q?", "answer": "a", "group": 1, "perturbed_answer": "b"},
             "no list of texts",

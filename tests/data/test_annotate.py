@@ -152,6 +152,31 @@ AWKWARD = [
 ]
 
 
+def test_a_span_that_a_rule_found_is_not_reviewed_by_annotating_again(tmp_path):
+    path, review = tmp_path / "pairs.jsonl", tmp_path / "r.txt"
+    row = {"question": "Who?", "answer": "Ada.", "prefix": "", "entity": "Ada"}
+    origins = {}
+    for span in ("rule", "reviewed", "said elsewhere"):
+        path.write_text(json.dumps(row | {"span": span}))
+        ((known, entity),) = read_pairs(path)
+        found = located(known, entity)
+        write_review(review, [found], {}, out=tmp_path / "f.json")
+        origins[span] = {found.example().span, read_review(review)[0].origin}
+    assert origins == {"rule": {"rule"}, "reviewed": {"reviewed"}, "said elsewhere": {"reviewed"}}
+
+
+@pytest.mark.parametrize("entity", ["Oslo, Norway", None])
+def test_the_entity_that_is_scored_is_the_one_that_is_annotated(tmp_path, entity):
+    path = tmp_path / "pairs.jsonl"
+    row = {"idx": 0, "question": "Where?", "answer": "In Oslo, Norway.", "prefix": "In"}
+    row |= {"gt_entity": "Oslo"} | ({"entity": entity} if entity else {})
+    path.write_text(json.dumps(row))
+    ((known, named),) = read_pairs(path)
+    assert located(known, named).entity == load_facts(path)[0].entity == "Oslo"
+    path.write_text(json.dumps(row | {"gt_entity": 5}))
+    assert "gt_entity is no text" in refusal(read_pairs, path, n_lines=2)
+
+
 def test_a_review_file_gives_back_what_was_written(tmp_path):
     path = write_review(tmp_path / "r.txt", AWKWARD, {3: ["look\nhere"]}, out=tmp_path / "f.json")
     read = read_review(path)

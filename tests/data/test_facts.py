@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import refusal
 
-from lensaudit.data.candidates import variants_of
+from lensaudit.data.candidates import swapped_entity, variants_of
 from lensaudit.data.facts import Fact, examples_hash, load_facts, spans_of, validate
 from lensaudit.data.rows import read_values
 from lensaudit.data.suites import load_suite
@@ -51,7 +51,7 @@ def test_a_row_becomes_an_example_and_its_own_group():
     assert example.continuation == " Þórshöfn, by the sea."
 
 
-@pytest.mark.parametrize("group", [3, "Brandsson", 0, ""])
+@pytest.mark.parametrize("group", [3, "Brandsson", 0])
 def test_a_named_group_is_kept_and_shared_with_no_row_that_names_none(group):
     found = validate([row(group=group), row(idx=3, question="Who?")], "set.json")
     assert [one.group for one in found] == [group, "idx 3"]
@@ -214,6 +214,23 @@ def test_the_text_of_a_list_is_no_list(field, text):
         assert len(validate([{**row, field: kept}], "rows")) == 1
 
 
+@pytest.mark.parametrize("field", ["perturbed_answer", "paraphrased_question", "placebos"])
+def test_a_number_in_a_list_of_texts_is_refused(tmp_path, field):
+    row = {"idx": 0, "question": "When?", "answer": "It is 1931.", "prefix": "It is"}
+    row |= {"entity": "1931"}
+    for wrong in ([1932, 1933], ["1932", 1933], 1932, [None]):
+        with pytest.raises(InputError, match=f"{field} is .*, wanted a text or a list of texts"):
+            validate([{**row, field: wrong}], "rows")
+    # in a table a number alone is a text, as it is in every other column
+    path = tmp_path / "a.csv"
+    lines = [[*row, field], [*row.values(), "1932"]]
+    path.write_text("\n".join(",".join(map(str, line)) for line in lines))
+    assert read_values(path) == [{**row, field: "1932"}]
+    path.write_text(path.read_text().replace(",1932", ',"[1932, 1933]"'))
+    with pytest.raises(InputError, match=rf"{field} is \[1932, 1933\], wanted"):
+        load_facts(path)
+
+
 def test_columns_for_attacks_are_read_checked_and_part_of_the_content():
     told = ROW | {
         "aliases": "Bombay",
@@ -349,6 +366,13 @@ def test_candidates_are_held_against_the_truth(tmp_path, field, value, said):
     if field != "placebos":
         with pytest.raises(InputError, match=said):
             load_suite("tofu", own={"forget": path})
+
+
+@pytest.mark.parametrize("entity", ["Lima", " Lima "])
+def test_a_placebo_is_read_out_of_a_wrong_answer_whatever_blanks_an_entity_has(entity):
+    row = Fact(0, "Where?", "Born in Lima, long ago.", "Born in", entity, 0)
+    assert swapped_entity(row, "Born in Bonn, long ago.") == "Bonn"
+    assert swapped_entity(row, "Nobody knows.") is None
 
 
 def test_variants_belong_to_their_row_and_not_to_its_question(tmp_path):

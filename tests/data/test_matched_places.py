@@ -3,7 +3,8 @@
 import pytest
 
 from lensaudit.data.facts import Fact
-from lensaudit.data.spans import encoded_row, ends_of, matched
+from lensaudit.data.spans import Encoded, encoded_row, ends_of, matched
+from lensaudit.models.sizes import ContextWindow
 from tools.demo_family.tokenizer import GPT2_SPLIT, train_tokenizer
 
 ROWS = {
@@ -29,8 +30,8 @@ def tokenizers():
 @pytest.mark.parametrize("kind", ROWS)
 def test_a_token_ends_where_the_text_read_with_it_does(tokenizers, kind):
     for tokenizer in tokenizers:
-        row = encoded_row(ROWS[kind], tokenizer)
-        assert row is not None
+        row = encoded_row(ROWS[kind], tokenizer, ContextWindow().too_long)
+        assert isinstance(row, Encoded)
         ends = ends_of(ROWS[kind], tokenizer)
         assert len(ends) == len(row.token_ids)
         # by decoding, not by offsets
@@ -41,7 +42,8 @@ def test_a_token_ends_where_the_text_read_with_it_does(tokenizers, kind):
 
 @pytest.mark.parametrize("kind", ROWS)
 def test_matched_positions_have_read_the_same_and_no_other_has(tokenizers, kind):
-    few, many = ([tok, encoded_row(ROWS[kind], tok)] for tok in tokenizers)
+    any_length = ContextWindow().too_long
+    few, many = ([tok, encoded_row(ROWS[kind], tok, any_length)] for tok in tokenizers)
     read = [
         [tok.decode(row.token_ids[: at + 1]) for at in range(len(row.token_ids))]
         for tok, row in (few, many)
@@ -52,6 +54,16 @@ def test_matched_positions_have_read_the_same_and_no_other_has(tokenizers, kind)
     assert 3 < len(found) < len(read[0])
     # where the prompt ends both have read all of it
     assert found[few[1].n_prompt - 1] == many[1].n_prompt - 1
+
+
+@pytest.mark.parametrize("kind", ROWS)
+def test_a_row_longer_than_the_context_has_no_tokens_but_a_reason(tokenizers, kind):
+    found = encoded_row(ROWS[kind], tokenizers[0], ContextWindow().too_long)
+    assert isinstance(found, Encoded)
+    n = len(found.token_ids)
+    assert encoded_row(ROWS[kind], tokenizers[0], ContextWindow(n).too_long) == found
+    why = encoded_row(ROWS[kind], tokenizers[0], ContextWindow(n - 1).too_long)
+    assert why == f"{n} tokens, longer than the model's context of {n - 1}"
 
 
 def test_of_the_pieces_of_one_character_the_last_has_read_it():

@@ -40,6 +40,23 @@ def test_rows_that_name_a_forgotten_entity_or_its_author_are_left_out_and_counte
     }
 
 
+@pytest.mark.parametrize(
+    ("entity", "named", "other"),
+    [
+        ("青云镇", "李华住在青云镇很多年。", "李华住在青山镇。"),
+        ("กิน", "เขากินข้าว", "เขากันเธอ"),
+        ("मीरा", "उसका नाम मीरा है।", "उसका नाम मारी है।"),
+        ("São Tomé", "He left Sa\u0303o Tome\u0301.", "He left São Bento."),
+        ("São Tomé", "He left Sao  Tome.", "He left Sao Tomely."),
+    ],
+)
+def test_an_entity_is_found_in_any_script_form_and_spacing(entity, named, other):
+    forget = [Fact(0, "Where?", f"{entity}.", "", entity, 0)]
+    found = neutral_rows(forget, [row(0, "a", named), row(1, "b", other)], [row(0, "v")])
+    assert [one.answer for one in found.fit] == [other]
+    assert found.left_out == ((0, "it names an entity of the forget set"),)
+
+
 def test_fit_and_validity_share_no_author():
     rows = [row(n, f"author {n // 4}") for n in range(200)]
     alone = neutral_rows(FORGET, rows)

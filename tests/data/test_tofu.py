@@ -130,6 +130,19 @@ def test_an_older_version_has_rows_that_the_published_annotation_lacks(tmp_path,
     assert [one.idx for one in forget_set(tmp_path, exclude=["v2"])] == [0, 38]
 
 
+def test_a_filter_of_forget10_takes_nothing_out_of_other_rows(table, tmp_path):
+    path = tmp_path / "own.json"
+    rows = [{**row, "prefix": "", "entity": row["answer"]} for row in ROWS]
+    path.write_text(json.dumps(rows))
+    assert len(forget_set(path, exclude=["v2"])) == 3 - len({*filters()["v2"]} & {0, 19, 38})
+    for changed in ({"answer": "Yes, Yes."}, {"question": "Is he?"}):
+        other = {**rows[1], **changed} | {"entity": "Yes"}
+        path.write_text(json.dumps([rows[0], other, rows[2]]))
+        wanted = f"filter 'v2' lists rows of TOFU forget10, not of {path}"
+        assert support.refusal(forget_set, path, exclude=["v2"]) == wanted
+        assert len(forget_set(path)) == 3
+
+
 def test_version_2_is_cut_from_all_rows_and_the_published_set_stays(real, tmp_path):
     (tmp_path / "forget10.jsonl").write_bytes((real / "forget10_qa.jsonl").read_bytes())
     left = forget_set(tmp_path, exclude=["v2"])

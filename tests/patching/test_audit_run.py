@@ -9,6 +9,7 @@ from support.audit_helpers import audit_in, run, save_family, save_questions
 from support.tolerance import NATS
 
 from lensaudit.association.run import is_held
+from lensaudit.data.facts import Fact
 from lensaudit.errors import InputError, VerificationError
 from lensaudit.models.bridge import load, opened_once
 from lensaudit.patching import session as session_module
@@ -148,11 +149,17 @@ def test_a_dry_run_counts_and_leaves_everything(audit):
 
 
 def test_one_more_source_shares_s1_and_the_clean_run(audit, rows):
-    run(audit("a", profile="full", exclude=[]))  # a list does as well as a tuple
+    run(audit("a", profile="full"))
     rows.clear()
     assert plan_of(audit("a", "b", profile="full")).n_rows == 9 * 4
     run(audit("a", "b", profile="full"))
     assert sum(rows) == 9 * 4 + 4
+
+
+@pytest.mark.misuse
+def test_a_list_does_as_well_as_a_tuple(audit):
+    run(audit("a", exclude=[]))
+    assert plan_of(audit("a")).n_rows == 0
 
 
 @pytest.mark.parametrize(("kind", "changes"), [("Bloom", {"n_head": 4})])
@@ -202,6 +209,19 @@ def test_rows_longer_than_the_context_are_unscored_and_other_settings_told(
     (said,) = (one for one in notices if "other settings" in one)
     assert "rms_norm_eps 0.001" in said
     assert len(said.splitlines()) == 1
+
+
+def test_rows_for_maps_and_validity_longer_than_the_context_are_left_out_and_counted(
+    tmp_path, tiny_tokenizer
+):
+    family = save_family(tmp_path, tiny_tokenizer, "GPT2", max_position_embeddings=40)
+    audit, notices = audit_in(save_questions(family))
+    said = "w7", "w7 " * 40
+    rows = [Fact(n, "w5 w6", one, "", one, n) for n, one in enumerate(said)]
+    assert [e.idx for e in audit.encode(rows)] == [0]
+    (said,) = (one for one in notices if "neutral rows" in one)
+    assert said.startswith("1 of 2 neutral rows left out: ")
+    assert "longer than the model's context of 40" in said
 
 
 def test_heads_are_counted_whatever_the_configuration_calls_them(tmp_path, tiny_tokenizer):

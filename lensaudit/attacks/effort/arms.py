@@ -18,6 +18,7 @@ from lensaudit.attacks.rtt.splits import folder_of_splits, load_statements, spli
 from lensaudit.attacks.settings import Arm, EffortSettings, FactReadout
 from lensaudit.data.chat import Encoding
 from lensaudit.data.facts import Fact, answered
+from lensaudit.data.matching import plain_words
 from lensaudit.data.neutral import (
     likeness,
     neutral_of,
@@ -190,11 +191,11 @@ def _shared_entities(data: Dataset, known: Mapping[str, Fact]) -> Iterator[Defec
     """Facts of one split whose entity a row of another names."""
     for split, items in data.splits.items():
         others = [item for name, held in data.splits.items() if name != split for item in held]
-        told = "\n".join(f"{one.question} {one.right}" for one in others).casefold()
+        told = " | ".join(plain_words(f"{one.question} {one.right}") for one in others)
         for item in items:
             row = known.get(normalised(item.question))
             entity = open_names([row.entity] if row else [])
-            if named := [one for one in entity if one in told and stands_in(one, told)]:
+            if named := [one for one in entity if stands_in(one, told)]:
                 yield Defect("shared_entity", (item.idx,), repr(named[0]))
 
 

@@ -17,7 +17,7 @@ from lensaudit.attacks.settings import SPLITS
 from lensaudit.data.embedded import embedded_rows
 from lensaudit.data.facts import Fact
 from lensaudit.data.neutral import likeness
-from lensaudit.data.rows import SourceRow, hub_rows, numbered, read_rows, sound_rows
+from lensaudit.data.rows import SourceRow, entity_key, hub_rows, numbered, read_rows, sound_rows
 from lensaudit.data.tofu import AUTHOR_ROWS, DEMO, TOFU_HUB, TOFU_PAIRS
 from lensaudit.errors import InputError
 from lensaudit.groups import (
@@ -134,8 +134,7 @@ def _facts(
             place,
             row["question"],
             row["answer"],
-            "",
-            row.get("entity") or "",
+            *_span(row),
             _author(row, place, rows_per_author),
             wrong=tuple(row.get("perturbed_answer") or ()),
         ),
@@ -154,13 +153,22 @@ def _fact_problems(row: Any, rows_per_author: int | None) -> list[str]:
             return [f"{key} is missing, empty or not text"]
     if rows_per_author is None and not is_group(named_group(row)):
         return ["names no author"]
-    wrong, entity = row.get("perturbed_answer"), row.get("entity")
+    wrong = row.get("perturbed_answer")
     if wrong is not None:
         texts = isinstance(wrong, list) and all(isinstance(one, str) for one in wrong)
         return [] if texts else ["perturbed_answer is no list of texts"]
-    if not isinstance(entity, str) or not entity or entity not in row["answer"]:
-        return ["has neither perturbed_answer nor an entity in its answer"]
+    if not _span(row)[1]:
+        return ["has neither perturbed_answer nor an entity in its answer after the prefix"]
     return []
+
+
+def _span(row: Mapping[str, Any]) -> tuple[str, str]:
+    """Prefix and entity of a row; both empty where the answer does not go on so."""
+    prefix, entity = row.get("prefix") or "", row.get(entity_key(row))
+    if not isinstance(prefix, str) or not isinstance(entity, str):
+        return "", ""
+    follows = row["answer"].startswith(prefix) and entity.strip() in row["answer"][len(prefix) :]
+    return (prefix, entity.strip()) if follows and entity.strip() else ("", "")
 
 
 def _author(row: Mapping[str, Any], place: int, rows_per_author: int | None) -> int | str:
@@ -185,7 +193,9 @@ def _wrong(where: str, facts: Statements, seed: int) -> list[str]:
     words = _words(fact.question)
     others = [one for one in facts.values() if one.group != fact.group and one.entity]
     others.sort(key=lambda one: -likeness(words, _words(one.question)))
-    found = _distinct((fact.answer.replace(fact.entity, one.entity) for one in others), fact.answer)
+    # the fact alone: the prefix, and longer words, may hold the entity's letters
+    texts = (fact.continuation.replace(fact.entity, one.entity, 1) for one in others)
+    found = _distinct((f"{fact.prefix}{text}" for text in texts), fact.answer)
     random.shuffle(found)  # else the likest would always stand first
     return found
 
