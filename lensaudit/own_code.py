@@ -56,10 +56,10 @@ def refusing(names: Iterable[str]) -> Iterator[None]:
 
 @contextmanager
 def calling_own(what: str) -> Iterator[None]:
-    """Let what code of the user's raises in this block become one line."""
+    """Let what code of the user's raises in this block become one line, `sys.exit` too."""
     try:
         yield
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if isinstance(error, LensAuditError):
             raise
         said = " ".join(str(error).split())

@@ -242,9 +242,8 @@ def _n_run(e: Encoded, fingerprint: Fingerprint) -> int:
 
 def _kept(e: Encoded, fingerprint: Fingerprint) -> Int[Tensor, " kept"]:
     """The positions that are kept."""
-    if fingerprint.positions == "all":
-        return torch.arange(len(e.token_ids))
-    return torch.tensor(list(e.read_positions))
+    wanted = range(len(e.token_ids)) if fingerprint.positions == "all" else e.read_positions
+    return torch.tensor([*wanted])
 
 
 def _tokens(bucket: Bucket, fingerprint: Fingerprint) -> Tokens:

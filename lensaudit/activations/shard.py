@@ -84,7 +84,7 @@ class Slabs:
     token_ids: Int64[np.ndarray, " token"]
     positions: Int64[np.ndarray, " pos"]
     resid: Shaped[np.ndarray, "layer pos d_model"]
-    final_norm: Shaped[np.ndarray, "norm_pos d_model"]
+    final_norm: Shaped[np.ndarray, "norm_pos d_norm"]
     """Of the same positions; no rows where it was not asked for."""
 
 

@@ -242,7 +242,9 @@ def power_of(read: Sequence[RelationReading], *, seed: int, n_worlds: int = 40) 
         found = 0
         for world in worlds:
             planted = [
-                double_centred(one + nats * len(relations) * torch.eye(one.shape[-1]))
+                double_centred(
+                    one + nats * len(relations) * torch.eye(one.shape[-1], dtype=torch.float32)
+                )
                 for one, relations in zip(world, strata, strict=True)
             ]
             test = assignment_test(planted, generator=generator, n_draws=400)

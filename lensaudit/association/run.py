@@ -229,7 +229,9 @@ def ask(know: Know, *, progress: Tell = unheard) -> KnowOutcome:
                     if asked not in know.kept:
                         raise
                     # all values alike: a control that shows nothing, and the facts stand
-                    nothing = Heard(torch.zeros(len(asked.subjects), len(asked.values)))
+                    nothing = Heard(
+                        torch.zeros(len(asked.subjects), len(asked.values), dtype=torch.float32)
+                    )
                     rows = {one: replace(nothing, why=str(error)) for one in readers}
                 ledger.append(
                     {

@@ -389,7 +389,7 @@ def _known(worst: Worst, arm: Checkpoint) -> dict[str, AttackFindings]:
 def _of_line(line: Mapping[str, Any]) -> AttackFindings:
     return AttackFindings(
         {idx: Hit(*rest) for idx, *rest in line["hits"]},
-        {idx: torch.tensor(values) for idx, values in line["exposure"]},
+        {idx: torch.tensor(values, dtype=torch.float32) for idx, values in line["exposure"]},
         dict(line["unscored"]),
         line["seconds"],
         line["forwards"],

@@ -1,7 +1,8 @@
 """Residual caches of any bridge model, for code that asks questions of its own.
 
-A cache is found again by what decides its numbers: the weights in memory, the tokens, the data
-type, the device. `la.open_activations` reads it like one of `lensaudit cache`.
+A cache is found again by what decides its numbers: the model in memory (weights, configuration,
+adapters that act), the tokens, the data type, the device. `la.open_activations` reads it like one
+of `lensaudit cache`.
 """
 
 from collections.abc import Sequence
@@ -19,7 +20,7 @@ from lensaudit.files import make_folder, write_bytes
 from lensaudit.models.bridge import DTYPES, TransformerBridge, bridged, n_layers, user_hooks
 from lensaudit.models.conditions import EAGER, batch_policy
 from lensaudit.models.device import device_class
-from lensaudit.models.in_memory import memory_hash
+from lensaudit.models.in_memory import computing_hash
 from lensaudit.settings import Place, activations_folder, named
 from lensaudit.steer.generate import texts_of
 from lensaudit.text import digest
@@ -63,13 +64,14 @@ def cache_prompts(
     hf: Any = model.original_model
     some = next(hf.parameters())
     dtype = next((key for key, one in DTYPES.items() if one == some.dtype), None)
-    if model.training or dtype is None:
+    trains = any(one.training for one in hf.modules())  # the bridge's own flag may be another
+    if trains or dtype is None:
         what = "is in training mode; call model.eval()" if dtype else f"has weights of {some.dtype}"
         raise InputError(f"{name}: {what}; wanted eval mode and {', '.join(DTYPES)}")
     if hooks := user_hooks(model):
         raise InputError(
-            f"{name}: carries hooks ({hooks[0]}); remove them, as its cache is found by its "
-            "weights alone"
+            f"{name}: carries hooks ({hooks[0]}); remove them, as its cache is found by what the "
+            "model computes without them"
         )
     ids = [tuple(model.tokenizer(text)["input_ids"]) for text in texts]
     if not ids or not all(ids):
@@ -78,7 +80,7 @@ def cache_prompts(
         Encoded(idx, idx, tokens, len(tokens), 0, len(tokens)) for idx, tokens in enumerate(ids)
     ]
     fingerprint = Fingerprint(
-        weights=memory_hash(hf),
+        weights=computing_hash(hf),
         tokenizer=digest(model.tokenizer.backend_tokenizer.to_str()),
         dtype=dtype,  # pyright: ignore[reportArgumentType]  # a key of DTYPES
         device_class=device_class(str(some.device)),

@@ -40,6 +40,7 @@ from lensaudit.patching.preflight import (
 )
 from lensaudit.patching.session import Session
 from lensaudit.progress import Tell, unheard
+from lensaudit.results.reading import place_in
 from lensaudit.scores.depth import label_logprob
 from lensaudit.settings import (
     DtypeName,
@@ -50,6 +51,7 @@ from lensaudit.settings import (
 )
 
 At = Literal["question", "prefix"]
+Scored = Literal["span", "answer"]
 SHOWN = 24
 """Rows of a table on the screen."""
 
@@ -155,9 +157,10 @@ def last_prompt(
     Raises:
         InputError: a name, a file or a setting is wrong.
     """
-    if at not in get_args(At):
-        raise InputError(f"last_prompt(at={at!r}): wanted one of {', '.join(get_args(At))}")
-    name, positions = named(source), "span" if at == "prefix" else "all"
+    _check_one_of("last_prompt", "at", at, At)
+    _check_one_of("last_prompt", "component", component, Kept)
+    name = named(place_in("last_prompt", source))
+    positions = "span" if at == "prefix" else "all"
     how = settings_of("last_prompt", settings, positions=positions, component=component)
     with streams(name, how, progress=progress) as (session, activations):
         encoded = session.encoded
@@ -171,6 +174,12 @@ def last_prompt(
         ]
         idx, authors = tuple(e.idx for e in encoded), tuple(e.group for e in encoded)
     return LastPrompt(name, at, idx, authors, torch.stack(found), session.unscored)
+
+
+def _check_one_of(call: str, keyword: str, given: Any, kinds: Any) -> None:
+    if not isinstance(given, str) or given not in get_args(kinds):
+        wanted = ", ".join(get_args(kinds))
+        raise InputError(f"{call}({keyword}={given!r:.60}): wanted one of {wanted}")
 
 
 def _question_end(encoded: Encoded, row: Fact, tokenizer: Tokenizer) -> int:
@@ -312,7 +321,7 @@ def preflight(
     Raises:
         InputError: a name, a file or a setting is wrong.
     """
-    name = named(source)
+    name = named(place_in("preflight", source))
     with TemporaryDirectory() as place:
         given: CacheKeywords = {"data": DEMO, "limit": 4, "activations": place, **settings}
         how = settings_of("preflight", given, positions="all")
@@ -337,7 +346,7 @@ def lens(
     source: Place,
     *,
     full: Place | None = None,
-    tokens: Literal["span", "answer"] = "span",
+    tokens: Scored = "span",
     progress: Tell = unheard,
     **settings: Unpack[CacheKeywords],
 ) -> LensReading:
@@ -362,8 +371,9 @@ def lens(
         InputError: a name, a file or a pair of models is wrong.
         VerificationError: full's readout does not reproduce its own logits.
     """
-    name = named(source)
-    anchor = named(full) if full is not None else default_anchor("full", [name])
+    _check_one_of("lens", "tokens", tokens, Scored)
+    name, reads = named(place_in("lens", source)), full is not None
+    anchor = named(place_in("lens", full)) if reads else default_anchor("full", [name])
     how = settings_of("lens", settings, positions="span" if tokens == "span" else "all")
     reader = open_model(anchor, how.registry)
     check_same_shape(reader, open_model(name, how.registry))
@@ -379,7 +389,7 @@ def _read(
     activations: Activations,
     encoded: Encoded,
     model: TransformerBridge,
-    tokens: Literal["span", "answer"],
+    tokens: Scored,
 ) -> LensExample:
     low, high = encoded.start, encoded.end
     if tokens == "answer":

@@ -330,12 +330,14 @@ def open_classifier(
     from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
     try:
-        config = AutoConfig.from_pretrained(name, trust_remote_code=False)
+        config = AutoConfig.from_pretrained(
+            name, trust_remote_code=False, _attn_implementation=None, transformers_weights=None
+        )
         if not any("SequenceClassification" in one for one in config.architectures or ()):
             raise ValueError(f"it is a {(config.architectures or ['model without a name'])[0]}")
         tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
         model: Any = AutoModelForSequenceClassification.from_pretrained(
-            name, use_safetensors=True, trust_remote_code=False
+            name, config=config, use_safetensors=True, trust_remote_code=False
         )
     except (OSError, ValueError, KeyError) as error:
         raise InputError(f"{name}: is not a text classifier ({told_by(error)})") from error

@@ -5,6 +5,7 @@ What TransformerLens does slowly, or over the network, is left out.
 
 import contextlib
 import logging
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,6 +24,8 @@ from lensaudit.models.linear import LOOPED, Widened
 from lensaudit.models.wrappers import SAME_BITS, unheard_left_out
 from lensaudit.types import Tokens
 
+_ONE_AT_A_TIME = threading.Lock()
+"""Threads bridge their models in turn: `_booting` exchanges what all of them use."""
 _FEWEST_TOKENS = 64
 """Of a pass, from which attention by loops takes longer than to look at every call of PyTorch."""
 
@@ -32,10 +35,11 @@ class _Bridge(TransformerBridge):
 
     def forward(self, input: Any, *args: Any, **options: Any) -> Any:
         """As that of any bridge; what stops at a block, or begins there, needs all wrappers."""
-        at_a_block = any(
-            options.get(name) is not None for name in ("start_at_layer", "stop_at_layer")
+        whole = (
+            any(options.get(name) is not None for name in ("start_at_layer", "stop_at_layer"))
+            or self.compatibility_mode
+            or self._weights_processed
         )
-        whole = at_a_block or self.compatibility_mode or self._weights_processed
         weight = next(self.original_model.parameters())
         is_long = isinstance(input, Tensor) and input.numel() >= _FEWEST_TOKENS
         looped = is_long and weight.is_cpu and weight.dtype in LOOPED
@@ -62,8 +66,12 @@ def booted(model: Any, tokenizer: Any) -> TransformerBridge:
     tokenizer.init_kwargs = {"name_or_path": "", **tokenizer.init_kwargs, "add_bos_token": True}
     logging.getLogger("transformer_lens").setLevel(logging.ERROR)
     parameter = next(model.parameters())
-    cannot = f"{type(model).__name__}: TransformerLens cannot bridge it"
-    with loading(cannot), _booting(), one_memory_error():
+    with (
+        loading(f"{type(model).__name__}: TransformerLens cannot bridge it"),
+        _ONE_AT_A_TIME,
+        _booting(),
+        one_memory_error(),
+    ):
         bridge = TransformerBridge.boot_transformers(
             getattr(model.config, "_name_or_path", "") or "local",
             hf_model=model,
@@ -71,6 +79,12 @@ def booted(model: Any, tokenizer: Any) -> TransformerBridge:
             dtype=parameter.dtype,
             device=str(parameter.device),
         )
+        if hollow := [
+            name
+            for name, part in bridge.named_children()
+            if getattr(part, "original_component", part) is None
+        ]:
+            raise LookupError(f"the model has no {hollow[0]}")
     if type(model).__name__ in SAME_BITS:
         bridge.__class__ = _Bridge
     if brings := streamed(model):

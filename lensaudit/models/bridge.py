@@ -15,6 +15,7 @@ from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import Checkpoint, load_tokenizer, open_model
 from lensaudit.models.conditions import EAGER
 from lensaudit.models.large.streaming import streamed
+from lensaudit.models.wrappers import of_user
 from lensaudit.once import read_once
 from lensaudit.results.reading import place_in
 from lensaudit.settings import Place, named
@@ -45,8 +46,7 @@ def opened_once() -> Iterator[None]:
     For what asks the same models several things, one after the other, and edits none. On the
     processor alone, and no more than `OPENED_BYTES`: the others are loaded each time.
     """
-    opened: _OpenedModels = {}
-    token = _OPENED.set(opened)
+    token = _OPENED.set({})
     try:
         with read_once():
             yield
@@ -100,6 +100,7 @@ def load(
 def bridge_from(model: Any, tokenizer: Any) -> TransformerBridge:
     """A bridge on a Hugging Face causal model that is already in memory.
 
+    The model is put in eval mode, and stays in it: to train on, call `model.train()` afterwards.
     The tokenizer is taken as it is; TransformerLens gives it a padding token where it has none.
     """
     from lensaudit.models.booting import booted  # TransformerLens takes seconds to import
@@ -153,7 +154,10 @@ def _check_hooks(model: TransformerBridge, names: Iterable[str]) -> None:
     """Refuse a hook point that the architecture lacks."""
     known = model.hook_dict
     if missing := [name for name in names if name not in known]:
-        raise InputError(f"this architecture has no hook {missing[0]}; choose another --component")
+        raise InputError(
+            f"this architecture has no hook {missing[0]}; "
+            + ("choose another --component" if "blocks" in missing[0] else "it cannot be cached")
+        )
 
 
 def captured(
@@ -259,9 +263,7 @@ def _calls(model: TransformerBridge, tokens: Tokens) -> tuple[Resid, list[_Call]
 
 
 def _instead(args: tuple[Any, ...], options: dict[str, Any], stream: Resid) -> _Call:
-    if args:
-        return (stream, *args[1:]), options
-    return args, {**options, "hidden_states": stream}
+    return ((stream, *args[1:]), options) if args else ((), {**options, "hidden_states": stream})
 
 
 def embedded(model: TransformerBridge, tokens: Tokens) -> Resid:
@@ -305,9 +307,12 @@ def cached_logits(
     """Run `cached_step` and return the logits after each of the last `n_logits` tokens.
 
     A mask of four axes is added to the scores of attention instead.
+
+    Raises:
+        InputError: the model keeps another state than keys and values, or none (Mamba).
     """
     with torch.no_grad():
-        return model(
+        logits, grown = model(
             tokens,
             return_type="logits_and_cache",
             attention_mask=mask,
@@ -316,6 +321,12 @@ def cached_logits(
             use_cache=True,
             logits_to_keep=n_logits,
         )
+    if grown is None:
+        raise InputError(
+            f"{type(model.original_model).__name__} keeps no keys and values, so lensaudit cannot "
+            "generate with it; `lensaudit patch --ask none` asks it nothing"
+        )
+    return logits, grown
 
 
 def read_out(logits: Float[Tensor, "*at d_vocab"], config: Any) -> Float[Tensor, "*at d_vocab"]:
@@ -378,9 +389,14 @@ def _hooks(layer: int, intervention: Intervention, component: Component) -> list
 
 
 def user_hooks(model: TransformerBridge) -> list[str]:
-    """Names of hook points that carry a hook of the user's."""
+    """Names of hook points, and of modules underneath, that carry a hook of the user's."""
     return sorted(
-        {point.name or "?" for point in model.hook_points() if point.fwd_hooks or point.bwd_hooks}
+        {one.name or "?" for one in model.hook_points() if one.fwd_hooks or one.bwd_hooks}
+        | {
+            name or "?"
+            for name, one in model.original_model.named_modules()
+            if of_user(one._forward_hooks | one._forward_pre_hooks)
+        }
     )
 
 

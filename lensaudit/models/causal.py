@@ -10,7 +10,7 @@ import transformers
 
 from lensaudit.errors import InputError
 from lensaudit.models.adapter import WEIGHTS, peft_for, trained_on
-from lensaudit.models.checkpoint import Checkpoint, loading
+from lensaudit.models.checkpoint import Checkpoint, config_of, loading
 from lensaudit.models.device import one_memory_error
 from lensaudit.models.large.placement import check_fits, where_spread, whole_placement
 from lensaudit.models.large.streaming import first_block_alone, load_placed
@@ -62,8 +62,8 @@ def load_causal(
         model = _whole(checkpoint, dtype=dtype, device=device, attn=attn)
         tried = nullcontext()
     model = with_fast_layers(model)
-    _check_head(name, model)
-    with tried:
+    with loading(f"{name}: cannot be run"), one_memory_error(), tried:
+        _check_head(name, model)
         _check_causal(name, model)
     return model
 
@@ -75,6 +75,7 @@ def _whole(checkpoint: Checkpoint, *, dtype: torch.dtype, device: str, attn: str
     with loading(f"{name}: cannot be loaded"), one_memory_error():
         loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(
             checkpoint.folder,
+            config=config_of(checkpoint),
             dtype=first,
             attn_implementation=attn,
             use_safetensors=True,
@@ -192,6 +193,6 @@ def _check_names(adapted: Any, name: str, adapter: Path, peft: Any) -> None:
 
 
 def _logits(model: Any) -> torch.Tensor:
-    tokens = torch.linspace(0, len(model.get_input_embeddings().weight) - 1, 16).long().unsqueeze(0)
+    tokens = torch.arange(16) * (len(model.get_input_embeddings().weight) - 1) // 15
     with torch.no_grad():
-        return model.eval()(input_ids=tokens).logits
+        return model.eval()(input_ids=tokens.unsqueeze(0)).logits

@@ -34,7 +34,7 @@ _BIDIRECTIONAL = re.compile(r"For(?:MaskedLM|PreTraining|\w+Classification|Quest
 
 _UNLOADABLE = (
     *(OSError, ValueError, LookupError, RuntimeError, ImportError, TypeError, AttributeError),
-    struct.error,
+    *(AssertionError, struct.error),
 )
 """What libraries raise for files they cannot use."""
 
@@ -171,6 +171,9 @@ def place_of(role: ModelRole, spec: ModelSpec) -> InRole:
 def config_of(checkpoint: Checkpoint) -> Any:
     """The checkpoint's configuration as transformers reads it, defaults filled in.
 
+    Who loads says which attention and which files: a configuration may name others, and even a
+    repository of code.
+
     Raises:
         InputError: an unknown architecture, or one that needs code of its own.
     """
@@ -178,7 +181,12 @@ def config_of(checkpoint: Checkpoint) -> Any:
 
     with loading(f"{checkpoint.spec.name}: its configuration cannot be read"):
         return AutoConfig.from_pretrained(
-            checkpoint.folder, trust_remote_code=False, local_files_only=True
+            checkpoint.folder,
+            trust_remote_code=False,
+            local_files_only=True,
+            return_dict=True,
+            _attn_implementation=None,
+            transformers_weights=None,
         )
 
 
@@ -240,8 +248,9 @@ def _config(folder: Path) -> Mapping[str, Any]:
 
 def _check_kind(name: str, config: Mapping[str, Any], *, allow_packed: bool) -> bool:
     """Refuse models that answer no prompt, or that are packed: True in four bits, if allowed."""
-    packing = config.get("quantization_config")
-    packing = packing or part(config, "text_config", "quantization_config")
+    packing = config.get("quantization_config") or part(
+        config, "text_config", "quantization_config"
+    )
     how = packing if isinstance(packing, dict) else {}
     method = how.get("quant_method")
     packed = allow_packed and method == "bitsandbytes" and how.get("load_in_4bit") is True
@@ -259,6 +268,11 @@ def _check_kind(name: str, config: Mapping[str, Any], *, allow_packed: bool) -> 
         raise InputError(
             f"{name}: a Falcon with ALiBi; its eager and its fused attention in transformers "
             "give different logits, so no number of it could be trusted"
+        )
+    if not config.get("scale_attn_weights", True):
+        raise InputError(
+            f"{name}: its attention is not scaled (scale_attn_weights), and TransformerLens would "
+            "scale it, so no number of it could be trusted"
         )
     return packed
 

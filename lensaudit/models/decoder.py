@@ -268,12 +268,10 @@ class Decoder:
     ) -> Mapping[Rotary, tuple[Float[Tensor, "pos d_turned"], Float[Tensor, "pos d_turned"]]]:
         """Cosine and sine of each rotary embedding at positions 0 to n_pos - 1."""
         positions = torch.arange(n_pos, device=like.device).unsqueeze(0)
-        found = {}
         rotary: Any = self.rotary
-        for name in {block.attention.rotary for block in self.blocks} - {None}:
-            cos, sin = rotary(like, positions, *filter(None, (name,)))
-            found[name] = cos[0], sin[0]
-        return found
+        names = {block.attention.rotary for block in self.blocks} - {None}
+        turned = {name: rotary(like, positions, *filter(None, (name,))) for name in names}
+        return {name: (cos[0], sin[0]) for name, (cos, sin) in turned.items()}
 
     def logits(self, resid: Packed) -> Float[Tensor, "token d_vocab"]:
         """Final norm and unembedding."""
@@ -350,9 +348,8 @@ def _mlp(mlp: Any, parts: Parts) -> tuple[Projection | None, Projection, Project
 
 def _attention(attention: Any, at: int, parts: Parts, config: Any) -> Attention:
     odd = ("sinks", "q_layernorm", *(() if parts.qk_norm else _QK_NORM))
-    found = [name for name in odd if hasattr(attention, name)]
-    found += ["reorder_and_upcast_attn"] * getattr(attention, "reorder_and_upcast_attn", False)
-    if found:
+    upcast = ["reorder_and_upcast_attn"] * getattr(attention, "reorder_and_upcast_attn", False)
+    if found := [*(name for name in odd if hasattr(attention, name)), *upcast]:
         raise NotSweepable(f"the sweep is not verified on attention with {found[0]}")
     n_heads = config.num_attention_heads
     d_head = getattr(attention, "head_dim", None) or config.hidden_size // n_heads
@@ -364,9 +361,7 @@ def _attention(attention: Any, at: int, parts: Parts, config: Any) -> Attention:
     ropes = (
         getattr(config, "rope_parameters", None) if getattr(attention, "use_rope", True) else None
     )
-    rotary = None
-    if turned and ropes:
-        rotary = "" if "rope_type" in ropes else config.layer_types[at]
+    rotary = ("" if "rope_type" in ropes else config.layer_types[at]) if turned and ropes else None
     return Attention(
         q=q,
         k=k,

@@ -47,7 +47,13 @@ def resolve_dtype(dtype: str, device: str) -> str:
 
 
 def device_class(device: str) -> str:
-    """`cpu` or `cuda-<major number of the compute capability>`: half-precision kernels differ."""
-    if not device.startswith("cuda"):
-        return device
-    return f"cuda-{torch.cuda.get_device_capability(device)[0]}"
+    """`cpu` or `cuda-<major number of the compute capability>`: half-precision kernels differ.
+
+    Raises:
+        InputError: autocast is on, so that no kernel would be that of a model's own type.
+    """
+    if torch.is_autocast_enabled(torch.device(device).type):
+        raise InputError(
+            "torch.autocast is on: numbers would be kept as another type's; leave its block"
+        )
+    return f"cuda-{torch.cuda.get_device_capability(device)[0]}" if "cuda" in device else device

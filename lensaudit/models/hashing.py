@@ -23,8 +23,11 @@ from lensaudit.text import canonical_json, digest
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _SETTLED_S = 2.0
 """A file changed later than this ago may change again within one tick of its time stamp."""
-_INERT = ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "use_cache")
-"""Keys of config.json that no activation depends on; the dtype is fingerprinted by itself."""
+_INERT = (
+    *("_name_or_path", "transformers_version", "dtype", "torch_dtype", "use_cache"),
+    *("_attn_implementation", "attn_implementation", "transformers_weights"),
+)
+"""Keys of config.json that no activation depends on; dtype and attention have their own place."""
 _INERT_ADAPTER = (
     "base_model_name_or_path",
     "revision",
@@ -89,7 +92,7 @@ def tokenizer_hash(folder: Path) -> str:
     and whether the chat template has its own file.
 
     Raises:
-        InputError: there is no tokenizer, or its files are broken.
+        InputError: there is no tokenizer, or several, or its files are broken.
     """
     main = folder / "tokenizer.json"
     parts = [main] if main.is_file() else [folder / name for name in _TOKENIZER_FILES]
@@ -104,13 +107,19 @@ def tokenizer_hash(folder: Path) -> str:
         )
     file = folder / "tokenizer_config.json"
     config = json_object(file) if file.is_file() else {}
-    special = {key: config.get(key) for key in _SPECIAL_TOKENS}
+    if config.get("fast_tokenizer_files") not in (None, [], [main.name]):
+        raise InputError(
+            f"{file}: names a tokenizer for each version of transformers (fast_tokenizer_files); "
+            "save the one of the model as tokenizer.json and remove the key"
+        )
     # saved as text or as an object with `content`
-    texts = {k: one.get("content") if isinstance(one, dict) else one for k, one in special.items()}
-    flags = {key: config.get(key) for key in _TOKENIZER_KEYS}
+    texts = {
+        key: one.get("content") if isinstance(one := config.get(key), dict) else one
+        for key in _SPECIAL_TOKENS
+    }
     template = folder / "chat_template.jinja"
     said = read_text(template) if template.is_file() else config.get("chat_template")
-    return _sha256([tables, texts, flags, said])
+    return _sha256([tables, texts, {key: config.get(key) for key in _TOKENIZER_KEYS}, said])
 
 
 def file_sha256(path: Path) -> str:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Integer
 from torch import Tensor, nn
 
 from lensaudit.errors import InputError, WorkError
@@ -234,7 +234,7 @@ def nf4_codes(weight: Float[Tensor, "..."]) -> tuple[Codes, Scales]:
     scaled = blocks * (1.0 / absmax)
     if len(flat) % BLOCK:
         scaled[-1] = blocks[-1] / absmax[-1]  # bitsandbytes divides in the short block alone
-    levels = torch.tensor(NF4, device=weight.device)
+    levels = torch.tensor(NF4, dtype=torch.float32, device=weight.device)
     middles = (levels[:-1] + levels[1:]) / 2
     codes = torch.bucketize(scaled.clamp(-1, 1), middles, out_int32=True)
     return codes, absmax.squeeze(1)
@@ -247,13 +247,13 @@ def nf4(weight: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
     tensor([ 0.4922,  0.0000, -2.0000])
     """
     codes, absmax = nf4_codes(weight)
-    levels = torch.tensor(NF4, device=weight.device)
+    levels = torch.tensor(NF4, dtype=torch.float32, device=weight.device)
     blocks = levels[codes] * absmax.unsqueeze(1)
     return blocks.reshape(-1)[: weight.numel()].reshape(weight.shape).to(weight.dtype)
 
 
 def from_codes(
-    codes: Int[Tensor, " weight"],
+    codes: Integer[Tensor, " weight"],
     levels: Float[Tensor, " level"],
     absmax: Float[Tensor, " block"],
     block: int,
@@ -263,7 +263,7 @@ def from_codes(
     >>> from_codes(torch.tensor([0, 1, 1]), torch.tensor([-1.0, 0.5]), torch.tensor([2.0, 4.0]), 2)
     tensor([-2.,  1.,  2.])
     """
-    found = torch.empty(len(codes))
+    found = torch.empty(len(codes), dtype=torch.float32)
     for start in range(0, len(codes), _AT_ONCE * block):
         some = slice(start, start + _AT_ONCE * block)
         scales = absmax[start // block : start // block + _AT_ONCE].repeat_interleave(block)

@@ -45,6 +45,20 @@ class _Wrapped:
 Hooks = Mapping[int, Any]
 
 
+def of_user(hooks: Hooks) -> bool:
+    """Is a hook of a module the user's? Those of libraries serve a model as it is.
+
+    >>> of_user({0: print}), of_user({})
+    (True, False)
+    """
+    return any(
+        not getattr(hook, "__module__", "").startswith(
+            ("transformer_lens.", "transformers.", "torch.", "lensaudit.models.large.")
+        )
+        for hook in hooks.values()
+    )
+
+
 @dataclass(frozen=True)
 class _Listeners:
     """Where hooks of some modules stand; TransformerLens empties and fills these mappings."""
@@ -56,11 +70,7 @@ class _Listeners:
     @property
     def some(self) -> bool:
         """Somebody listens."""
-        return any(self.at_points) or any(
-            not getattr(hook, "__module__", "").startswith("transformer_lens.")
-            for hooks in self.at_wrappers
-            for hook in hooks.values()
-        )
+        return any(self.at_points) or any(map(of_user, self.at_wrappers))
 
 
 @dataclass(frozen=True)

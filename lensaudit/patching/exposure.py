@@ -296,7 +296,7 @@ def _summing(
         stream: Float[Tensor, "row pos d"], logits_of: Callable[[Resid], Logits]
     ) -> Float[Tensor, " candidate"]:
         at, which = (row * stream.shape[1] + pos).unique(return_inverse=True)
-        total = torch.zeros(len(every), device=stream.device)
+        total = torch.zeros(len(every), dtype=torch.float32, device=stream.device)
         for start, part in enumerate(stream.flatten(0, 1)[at].split(at_once)):
             # half the time of a logsumexp; a row with a logit that is not finite is NaN throughout
             each = logits_of(part.unsqueeze(0))[0].log_softmax(-1, dtype=torch.float32)

@@ -80,7 +80,7 @@ def _open(kind: ProbeKind, prompt: str, options: Sequence[str], correct: int) ->
 
 
 def _stated(question: str, answer: str, wrong: str, generator: torch.Generator) -> Probe:
-    right = bool(torch.rand((), generator=generator) < 0.5)
+    right = bool(torch.rand((), generator=generator, dtype=torch.float32) < 0.5)
     prompt = statement(question, answer if right else wrong)
     return Probe("binary", prompt, (" Yes", " No"), 0 if right else 1)
 

@@ -179,7 +179,9 @@ class ScoreCache(KeptByContent):
 
     def baselines(self, encoded: Sequence[Encoded]) -> Float[Tensor, " batch"]:
         """Span log-prob of the unpatched `full`, nats per token."""
-        return torch.tensor([self.known[example_hash(e)].baseline for e in encoded])
+        return torch.tensor(
+            [self.known[example_hash(e)].baseline for e in encoded], dtype=torch.float32
+        )
 
     def deltas(
         self, encoded: Sequence[Encoded], layers: Sequence[int]

@@ -103,7 +103,7 @@ class Runner:
     def _oracle(self, bucket, stacks: Sequence[Tensor], joins: Joins) -> Swept:
         device, measured = device_of(self.full), MEASURES[self.settings.measure]
         batch = make_batch(bucket, scope=self.settings.scope).to(device)
-        scores = torch.full(joins.shape, torch.nan, device=device)
+        scores = torch.full(joins.shape, torch.nan, dtype=torch.float32, device=device)
         for source, stack in enumerate(stacks):
             if layers := joins[source].any(0).nonzero().squeeze(1).tolist():
                 scores[source][:, layers] = oracle.patched(
@@ -133,8 +133,8 @@ class Runner:
             tokens = torch.cat(scores).cpu()
             return tokens, mean_per_example(tokens, layout.span_example, layout.n_examples)
 
-        found = torch.full(joins.shape, torch.nan)
-        by_token = torch.full((*joins.shape, layout.width), torch.nan)
+        found = torch.full(joins.shape, torch.nan, dtype=torch.float32)
+        by_token = torch.full((*joins.shape, layout.width), torch.nan, dtype=torch.float32)
         for source, layer in joins.any(1).nonzero().tolist():
             tokens, found[source, :, layer] = read(fetched.stacks[source][layer])
             by_token[source, layout.span_example, layer, layout.span_column] = tokens

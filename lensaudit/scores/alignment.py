@@ -265,7 +265,9 @@ def _leading(
     if not float(moment.trace()) > least:
         return torch.zeros(n, len(moment), dtype=torch.float64)
     # within what is left of the folds, and across none of it
-    drawn = torch.randn(len(moment), generator=torch.Generator().manual_seed(0))
+    drawn = torch.randn(
+        len(moment), generator=torch.Generator().manual_seed(0), dtype=torch.float32
+    )
     start = (moment @ drawn.double()).numpy()
     values, vectors = eigsh(moment.numpy(), k=n, which="LA", v0=start, tol=_PRECISE)  # pyright: ignore[reportArgumentType]
     return torch.from_numpy((vectors * (values > least)).T.copy())

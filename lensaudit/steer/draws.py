@@ -30,7 +30,10 @@ def draws_of(keys: Sequence[str], *, n_steps: int, seed: int, temperature: float
     if temperature == 0:
         return likeliest
     seeds = [int(digest([seed, key])[:15], 16) for key in keys]
-    rows = [torch.rand(n_steps, generator=torch.Generator().manual_seed(one)) for one in seeds]
+    rows = [
+        torch.rand(n_steps, generator=torch.Generator().manual_seed(one), dtype=torch.float32)
+        for one in seeds
+    ]
 
     def choose(logits: Logits, row: Int[Tensor, " running"], step: int) -> Int[Tensor, " running"]:
         numbers = torch.stack([rows[at][step] for at in row.tolist()])

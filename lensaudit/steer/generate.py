@@ -10,7 +10,7 @@ Edits, of steering and of ablation, wait for their positions: a run of the model
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, get_args, overload
 
 import torch
 from jaxtyping import Float, Int
@@ -239,10 +239,12 @@ def steer(
     >>> la.steer(full, la.prompt("Who are you?"), {8: direction}, strength=-4)  # doctest: +SKIP
 
     Raises:
-        InputError: no prompt, an empty one, a layer or width that the model lacks, or something of
-            another kind.
+        InputError: no prompt, an empty one, a layer or width that the model lacks, no such rule of
+            where, or something of another kind.
         WorkError: logits are not finite.
     """
+    if where not in get_args(Where):
+        raise InputError(f"steer(where={where!r}): wanted one of {', '.join(get_args(Where))}")
     texts, strengths = texts_of("steer", prompts), _numbers(strength)
     model = bridged(model, "steer")
     if not isinstance(directions, Mapping):

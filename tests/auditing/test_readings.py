@@ -9,6 +9,8 @@ import torch
 import lensaudit as la
 from lensaudit.doors.streams import batch_gap
 from lensaudit.errors import InputError
+from lensaudit.patching.exposure import exposures
+from lensaudit.patching.reader import Reader
 
 FEW = 3
 
@@ -83,6 +85,24 @@ def test_preflight_passes_on_sound_models_and_leaves_nothing(tmp_path, monkeypat
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_the_default_type_of_numbers_moves_none(dtype, full, kept):
+    how = {"temperature": 1.0, "max_new_tokens": 8}
+
+    def numbers():
+        said = la.steer(full, "Who?", {}, **how).plain
+        scored = exposures(Reader(full), [(5, 6)], [[(7,), (8, 9)]])
+        checks = la.preflight("demo/npo", **kept).checks
+        return said, scored[0].tolist(), [one.gap for one in checks]
+
+    usual = numbers()
+    torch.set_default_dtype(dtype)
+    try:
+        assert numbers() == usual
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
 def test_preflight_sees_a_model_that_looks_at_its_neighbours(full, encoded):
     assert batch_gap(full, encoded, "float32").passes
     with la.intervening(full, {3: lambda resid: resid * (1 + 0.2 * (len(resid) - 1))}):
@@ -104,7 +124,7 @@ def test_the_question_ends_before_the_answer_begins(full, kept):
             place = found.idx.index(row.idx)
             assert torch.allclose(found.resid[place], stack[0, :, -1], atol=1e-5), (n, text)
     with pytest.raises(InputError, match="wanted one of question, prefix"):
-        la.last_prompt("demo/npo", at="answer", **kept)
+        inspect.unwrap(la.last_prompt)("demo/npo", at="answer", **kept)
 
 
 def test_readings_are_tables_and_name_authors(kept):
@@ -120,9 +140,10 @@ def test_readings_are_tables_and_name_authors(kept):
         assert cache.authors == {idx: authors[idx] for idx in cache.idx}
         assert repr(cache.example(cache.idx[0])).startswith("<example idx ")
         with pytest.raises(InputError, match=r"in a list: \[9\]"):
-            cache.example(cache.idx[0], layers=9)
+            inspect.unwrap(type(cache).example)(cache, cache.idx[0], layers=9)
 
 
+@pytest.mark.misuse
 @pytest.mark.parametrize(
     ("call", "said"),
     [
@@ -130,12 +151,22 @@ def test_readings_are_tables_and_name_authors(kept):
         (lambda full: la.load_model(5), "load_model: found 5, wanted a name or a folder"),
         (lambda full: la.forget_set(5), "forget_set: found 5, wanted a name or a folder"),
         (lambda full: la.open_activations(5), "open_activations: found 5"),
+        (lambda full: la.lens(full), "lens: found .*, wanted a name or a folder"),
+        (lambda full: la.lens("demo/npo", full=full), "lens: found .*, wanted a name or a folder"),
+        (lambda full: la.preflight(full), "preflight: found .*, wanted a name or a folder"),
+        (lambda full: la.last_prompt(full), "last_prompt: found .*, wanted a name or a folder"),
+        (lambda full: la.last_prompt("x", component=["attn", "mlp"]), "wanted one of resid, attn"),
+        (lambda full: la.lens("demo/npo", tokens="spam"), "tokens='spam'.: wanted one of span, a"),
         (lambda full: la.cache_prompts(full, ["a", 3], name="x"), "wanted a text or several"),
         (lambda full: la.cache_prompts(full, ["a"]), "name=… is missing"),
         (lambda full: la.residuals(full, None, component="attn_out"), "wanted one of resid, attn"),
         (lambda full: la.show(5), "show: found 5, wanted results"),
         (lambda full: la.audit("demo/npo", limit=2.5), "found 2.5, wanted a whole number"),
         # as without the checks of shapes that tests run under
+        (
+            lambda full: inspect.unwrap(la.steer)(full, "a", {}, where="answer"),
+            r"steer\(where='answer'\): wanted one of all, prompt, response, last_prompt",
+        ),
         (lambda full: inspect.unwrap(la.encode)("x", 1), "wanted a fact, as la.forget_set"),
         (lambda full: inspect.unwrap(la.depth_score)(1, 2), "wanted two tensors of one shape"),
     ],

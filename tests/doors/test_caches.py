@@ -6,6 +6,7 @@ import h5py
 import pytest
 import safetensors.torch
 import torch
+from peft import LoraConfig
 from support.pages import DOCS
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -16,12 +17,16 @@ from lensaudit.models.registry import load_registry, resolve
 TEXTS = ["The river ends", "Who are you?", "Question: Who?\nAnswer: It is Pico Ølmar"]
 
 
+def _loaded():
+    folder = resolve("demo/npo", load_registry()).local
+    hf = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    return hf, AutoTokenizer.from_pretrained(folder)
+
+
 @pytest.fixture
 def bridge():
     """A bridge as a reader makes one, of a model of their own."""
-    folder = resolve("demo/npo", load_registry()).local
-    hf = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    return la.bridge_from(hf, AutoTokenizer.from_pretrained(folder)).eval()
+    return la.bridge_from(*_loaded()).eval()
 
 
 def test_it_holds_what_run_with_cache_says_at_every_position(bridge, tmp_path):
@@ -56,6 +61,42 @@ def test_it_is_found_again_by_weights_and_tokens_and_nothing_else(bridge, tmp_pa
         assert other.folder != folder
 
 
+def test_a_key_is_that_of_all_that_decides_what_is_computed(bridge, tmp_path):
+    hf = bridge.original_model
+    with torch.no_grad():
+        hf(torch.tensor([[5, 6]]), output_hidden_states=True)  # whose hooks stay, and edit nothing
+    keys = []
+    for change in (
+        lambda: None,
+        lambda: hf.config.update({"_name_or_path": "elsewhere"}),
+        lambda: hf.model.rotary_emb.inv_freq.mul_(2),
+        lambda: hf.config.update({"rms_norm_eps": 0.1}),
+    ):
+        change()
+        with la.cache_prompts(bridge, TEXTS[0], name="mine", root=tmp_path) as cache:
+            keys.append(cache.fingerprint.weights)
+    assert keys[0] == keys[1]
+    assert len({*keys}) == 3
+
+
+def test_an_adapter_that_is_switched_off_is_another_model(tmp_path):
+    hf, tokenizer = _loaded()
+    hf.add_adapter(LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False))
+    bridge = la.bridge_from(hf, tokenizer)
+
+    def stream():
+        with la.cache_prompts(bridge, TEXTS[0], name="mine", root=tmp_path) as cache:
+            return cache.example(0).resid
+
+    adapted = stream()
+    hf.disable_adapters()
+    with la.cache_prompts("demo/npo", TEXTS[0], root=tmp_path) as plain:
+        assert torch.equal(stream(), plain.example(0).resid)
+    hf.enable_adapters()
+    assert torch.equal(stream(), adapted)
+    assert len({*tmp_path.iterdir()}) == 3
+
+
 def test_safetensors_hold_the_same(bridge, tmp_path):
     with la.cache_prompts(bridge, TEXTS * 12, name="mine", root=tmp_path / "a") as cache:
         files = la.export_safetensors(cache, tmp_path / "out")
@@ -86,11 +127,17 @@ def test_a_shard_has_the_arrays_that_its_page_names(bridge, tmp_path):
     ("spoil", "prompts", "said"),
     [
         (lambda one: one.train(), TEXTS, "training mode; call model.eval"),
+        (lambda one: one.original_model.train(), TEXTS, "training mode; call model.eval"),
         (lambda one: one.add_hook("blocks.1.hook_out", lambda x, hook: x), TEXTS, "carries hooks"),
+        (
+            lambda one: one.original_model.model.layers[3].register_forward_hook(lambda *_: None),
+            TEXTS,
+            r"carries hooks \(model.layers.3\)",
+        ),
         (lambda one: None, [], "holds no token"),
         (lambda one: one.to(torch.float64), TEXTS, "weights of torch.float64"),
     ],
-    ids=["training", "hooks", "no prompt", "double"],
+    ids=["training", "training underneath", "hooks", "torch hooks", "no prompt", "double"],
 )
 def test_what_cannot_be_kept_is_one_line(bridge, tmp_path, spoil, prompts, said):
     spoil(bridge)

@@ -185,6 +185,7 @@ def test_a_number_or_the_documents_rows_are_a_result(tmp_path):
         (OWN.replace('"text"', '"smell"'), (), "metric ours: no pass 'smell'"),
         (OWN + OWN, (), "metric ours: there is one of this name already"),
         ("import nothing_of_this_name", (), "cannot be run (ModuleNotFoundError"),
+        ("import sys; sys.exit(0)", (), "cannot be run (SystemExit: 0)"),
         ("x = 1", (), "enters nothing to ask for with --metric"),
         (OWN, metrics("mia_loss"), "brings ours; ask for one with --metric"),
         (None, (), "wanted a Python file with decorated functions"),

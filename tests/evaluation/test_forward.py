@@ -1,5 +1,6 @@
 """The shared pass against PyTorch's own losses."""
 
+import json
 import math
 from types import SimpleNamespace
 
@@ -8,6 +9,8 @@ import pytest
 import torch
 from support import tiny_model
 from support.tolerance import NATS
+from transformers import AutoModelForSequenceClassification
+from transformers.integrations import hub_kernels
 
 from lensaudit.data.chat import Encoding
 from lensaudit.data.suites import Split
@@ -16,6 +19,7 @@ from lensaudit.evaluation.forward import (
     Tokenization,
     generations,
     gradient_norm,
+    open_classifier,
     padded,
     said,
     share_clean,
@@ -138,6 +142,27 @@ def test_fluency_is_the_probability_of_the_first_class_for_every_text():
     how = {"model": Rating(), "tokenizer": tokenizer, "max_tokens": 7}
     rated = share_clean(["3", "1", "0.25"] * 20, **how)
     assert rated == pytest.approx([0.75, 0.5, 0.2] * 20)
+
+
+@pytest.mark.parametrize("attention", ["eager", "kernels-community/attention@main"])
+def test_a_classifier_is_read_and_names_no_code_of_its_own(
+    tiny_tokenizer, tmp_path, attention, monkeypatch
+):
+    asked = []
+    monkeypatch.setattr(hub_kernels, "get_kernel", lambda *name, **how: asked.append(name))
+    config = tiny_model().config
+    config.pad_token_id = tiny_tokenizer.pad_token_id or 0
+    torch.manual_seed(0)
+    model = AutoModelForSequenceClassification.from_config(config).eval()
+    model.save_pretrained(tmp_path)
+    tiny_tokenizer.save_pretrained(tmp_path)
+    written = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(written | {"_attn_implementation": attention}))
+    (rated,) = open_classifier(str(tmp_path), "cpu", max_tokens=8)(["w5 w6 w7"])
+    with torch.no_grad():
+        logits = model(**tiny_tokenizer("w5 w6 w7", return_tensors="pt")).logits[0]
+    assert rated == pytest.approx(float(logits.softmax(-1)[0]), abs=NATS)
+    assert asked == []
 
 
 def test_scores_do_not_depend_on_the_chunk(asked, monkeypatch):

@@ -1,5 +1,7 @@
 import contextlib
 import functools
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import support
@@ -80,6 +82,44 @@ def test_falcons_new_decoder_with_several_key_heads_is_refused_in_one_line(n_nor
     assert "FalconForCausalLM: TransformerLens cannot bridge it" in said
 
 
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [
+        ("GPTNeoX", {"attention_bias": False}),
+        ("GPTBigCode", {"n_head": 4, "n_embd": 32, "multi_query": False}),
+        ("OPT", {"ffn_dim": 48, "word_embed_proj_dim": 32, "do_layer_norm_before": False}),
+    ],
+)
+def test_what_transformerlens_cannot_bridge_is_refused_in_one_line(kind, changes, tiny_tokenizer):
+    """It asserts, or bridges a final norm that is not there and would be called."""
+    model = support.tiny_model_of(kind, **{"num_hidden_layers": 1} | changes)
+    said = support.refusal(bridge_from, model, tiny_tokenizer)
+    assert f"{type(model).__name__}: TransformerLens cannot bridge it" in said
+
+
+def test_a_model_without_a_final_norm_runs_and_cannot_be_cached(tiny_tokenizer):
+    changes = {"ffn_dim": 48, "word_embed_proj_dim": 16, "do_layer_norm_before": False}
+    model = bridge_from(support.tiny_model_of("OPT", **changes), tiny_tokenizer)
+    tokens = torch.arange(3, 9)[None]
+    assert bool(logits_of(model, tokens).isfinite().all())
+    assert "no hook ln_final.hook_out; it cannot be cached" in support.refusal(
+        residuals, model, tokens
+    )
+
+
+@pytest.mark.parametrize("kind", ["Mamba", "Mamba2"])
+def test_a_model_without_keys_and_values_generates_nothing(kind, tiny_tokenizer):
+    """Without a past, each token would be read as the first one."""
+    changes = {"num_heads": 8, "head_dim": 8, "n_groups": 1, "state_size": 8, "chunk_size": 4}
+    made = support.tiny_model_of(kind, num_hidden_layers=1, **changes if kind == "Mamba2" else {})
+    model, tokens = bridge_from(made, tiny_tokenizer), torch.arange(3, 9)[None]
+    assert residuals(model, tokens)[0].shape == (1, 1, 6, 32)
+    said = support.refusal(
+        cached_step, model, tokens, mask=torch.ones_like(tokens), positions=tokens - 3
+    )
+    assert f"{kind}ForCausalLM keeps no keys and values" in said
+
+
 def test_hooks_are_gone_afterwards_and_after_an_error(tiny, ragged):
     model, tokens = tiny(), make_batch(ragged).tokens
     plain = logits_of(model, tokens)
@@ -95,6 +135,42 @@ def test_hooks_are_gone_afterwards_and_after_an_error(tiny, ragged):
         logits_of(model, tokens)
     assert torch.equal(logits_of(model, tokens), plain)
     assert user_hooks(model) == []
+
+
+def test_a_hook_of_pytorch_is_the_user_s_and_one_of_a_library_is_not(tiny, ragged):
+    model, tokens = tiny(), make_batch(ragged).tokens
+    model.original_model(tokens, output_hidden_states=True)  # hooks of transformers stay
+    logits_of(model, tokens)
+    assert user_hooks(model) == []
+    block = model.blocks[1].original_component
+    handles = [
+        block.register_forward_pre_hook(lambda *_: None),
+        block.mlp.original_component.register_forward_hook(lambda *_: None),
+    ]
+    under = "model.layers.1._original_component"
+    assert user_hooks(model) == [under, f"{under}.mlp._original_component"]
+    for one in handles:
+        one.remove()
+    assert user_hooks(model) == []
+
+
+def test_threads_bridge_their_models_in_turn(tiny, monkeypatch):
+    boot, plain = TransformerBridge.boot_transformers, source.load_modality_processor
+    inside, most = [], []
+
+    def slow(*args, **options):
+        inside.append(1)
+        most.append(len(inside))
+        time.sleep(0.02)
+        made = boot(*args, **options)
+        inside.pop()
+        return made
+
+    monkeypatch.setattr(TransformerBridge, "boot_transformers", slow)
+    with ThreadPoolExecutor(3) as threads:
+        assert len(list(threads.map(tiny, range(3)))) == 3
+    assert most == [1, 1, 1]
+    assert source.load_modality_processor is plain
 
 
 RUNS_BARE = {

@@ -9,8 +9,10 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 from support import checkpoint_of, refusal
+from transformers.integrations import hub_kernels
 
 from lensaudit.models.causal import load_causal
+from lensaudit.models.checkpoint import config_of
 
 LOST = "model.layers.1.mlp.down_proj.weight"
 EXTRA = "model.layers.2.self_attn.q_proj.bias"
@@ -116,6 +118,36 @@ def test_packed_weights_are_refused_with_what_would_do(folder, packed):
 def test_a_configuration_that_cannot_be_built_is_one_line(folder, changed):
     change_config(folder, **changed)
     assert "cannot be" in refusal(load, folder)
+
+
+@pytest.mark.parametrize("attention", ["paged|eager", "kernels-community/attention@main"])
+def test_the_attention_is_the_one_asked_for_and_no_code_of_the_hub(folder, attention, monkeypatch):
+    """Transformers lets config.json win over its argument, and fetches a kernel that it names."""
+    asked = []
+    monkeypatch.setattr(hub_kernels, "get_kernel", lambda *name, **how: asked.append(name))
+    change_config(folder, _attn_implementation=attention)
+    for attn in ("eager", "sdpa"):
+        model = load_causal(checkpoint_of(folder), attn=attn)
+        assert model.config._attn_implementation == attn
+    assert config_of(checkpoint_of(folder))._attn_implementation is None
+    assert asked == []
+
+
+def test_the_weights_that_were_hashed_are_read_whatever_the_configuration_names(folder):
+    save_file({}, folder / "others.safetensors", metadata={"format": "pt"})
+    change_config(folder, transformers_weights="others.safetensors")
+    assert load_causal(checkpoint_of(folder)).training is False
+
+
+def test_a_configuration_that_wants_tuples_gives_logits_all_the_same(folder):
+    change_config(folder, return_dict=False)
+    assert load_causal(checkpoint_of(folder)).config.return_dict is True
+
+
+def test_a_model_that_cannot_be_run_is_one_line(tiny_tokenizer, tmp_path):
+    support.tiny_model_of("GPT2", max_position_embeddings=2).save_pretrained(tmp_path)
+    tiny_tokenizer.save_pretrained(tmp_path)
+    assert "cannot be run (index out of range" in refusal(load, tmp_path)
 
 
 def test_models_that_read_what_comes_later_are_refused(folder, tiny_tokenizer, tmp_path):

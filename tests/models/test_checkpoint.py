@@ -105,6 +105,7 @@ def test_weights_follow_content_and_configuration_and_not_place_spelling_or_time
     before = opened(folder)
     copy = shutil.copytree(folder, tmp_path / "copy")
     change(copy / "config.json", transformers_version="9", _name_or_path="x", dtype="bfloat16")
+    change(copy / "config.json", _attn_implementation="sdpa", attn_implementation="sdpa")
     assert opened(copy).weights == before.weights
     change(copy / "config.json", rms_norm_eps=1e-6)
     assert opened(copy).weights != before.weights
@@ -156,9 +157,14 @@ def test_the_tokenizer_hash_follows_special_tokens_template_and_merges(folder):
         (lambda f: write(f / "config.json", []), "holds list, wanted a JSON object"),
         (lambda f: change(f / "config.json", num_hidden_layers=None), "num_hidden_layers is None"),
         (lambda f: change(f / "config.json", model_type="falcon", alibi=True), "with ALiBi; its"),
+        (lambda f: change(f / "config.json", scale_attn_weights=False), "(scale_attn_weights)"),
         (lambda f: (f / "tokenizer.json").unlink(), "no tokenizer"),
         (lambda f: write(f / "tokenizer.json", "x"), "tokenizer.json: line 1 is not JSON"),
         (lambda f: write(f / "tokenizer_config.json", []), "tokenizer_config.json: holds list"),
+        (
+            lambda f: change(f / "tokenizer_config.json", fast_tokenizer_files=["x.json"]),
+            "tokenizer_config.json: names a tokenizer for each version",
+        ),
         (lambda f: (f / "model.safetensors").unlink(), "no model.safetensors"),
         (lambda f: write(f / "model.safetensors", "version https://git-lfs.x"), "damaged or not"),
         (lambda f: write(f / "adapter_config.json", {}), "holds an adapter"),

@@ -3,12 +3,16 @@
 from dataclasses import fields, replace
 
 import pytest
+import torch
 from support.metric_helpers import tiny_passes
 
+import lensaudit as la
 from lensaudit.activations.spec import Fingerprint
+from lensaudit.errors import InputError
 from lensaudit.evaluation import passes as passes_module
 from lensaudit.metrics.registry import Read
 from lensaudit.models.conditions import Conditions, batch_policy
+from lensaudit.models.device import device_class
 from lensaudit.patching.options import ResolvedSettings
 from lensaudit.patching.score_cache import score_key, text_key
 from lensaudit.text import digest
@@ -43,6 +47,8 @@ CHANGED = {
     "positions": "all",
     "engine": "oracle",
     "measure": "hit",
+    "scope": "prefix",
+    "last_layer": "reference",
     "component": "mlp",
     "stop": frozenset((1,)),
 }
@@ -139,3 +145,18 @@ def test_only_what_is_read_is_cached(options, of_full, of_sources):
     chosen = ResolvedSettings(at_layers=(0,), **options)
     assert chosen.positions_needed(of_full=True) == of_full
     assert chosen.positions_needed(of_full=False) == of_sources
+
+
+def test_no_number_is_kept_from_an_autocast_block(tmp_path, tiny):
+    begin = [
+        lambda: la.last_prompt("demo/npo", limit=1, activations=tmp_path),
+        lambda: la.evaluate("demo/npo", tmp_path / "eval", limit=1),
+        lambda: la.patch("demo/npo", tmp_path / "patch", limit=1, activations=tmp_path),
+        lambda: la.cache_prompts(tiny(), "a", name="mine", root=tmp_path),
+    ]
+    with torch.autocast("cpu", torch.bfloat16):
+        for one in begin:
+            with pytest.raises(InputError, match=r"autocast is on: .*; leave its block"):
+                one()
+    assert not list(tmp_path.rglob("*.h5"))
+    assert device_class("cpu") == "cpu"
