@@ -4,9 +4,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lensaudit.doors.frames import PATCHED
 from lensaudit.errors import InputError
 from lensaudit.files import check_output, make_folder, write_bytes
-from lensaudit.report.shelf import labels
+from lensaudit.groups import grouped
+from lensaudit.report.shelf import told_names
 from lensaudit.results.kinds.eval import EvaluationResult
 from lensaudit.results.kinds.patch import PatchRun
 from lensaudit.results.locate import Found, locate
@@ -27,6 +29,7 @@ _LATEX = {
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
+    "·": r"\textperiodcentered{}",
     **{sign: f"\\{sign}" for sign in "&%$#_{}"},
 }
 
@@ -48,7 +51,7 @@ def write_figures(places: Iterable[Path], folder: Path, *, force: bool = False) 
             these names is somebody else's.
     """
     found, _ = locate(places)
-    runs = [one.record for one in found if one.kind == "patch"]
+    runs = [one.record for one in found if one.kind in PATCHED]
     evals = [one.record for one in found if one.kind == "eval"]
     matrices = [one for one in found if one.kind == "traits"]
     if not runs and not evals and not matrices:
@@ -68,10 +71,10 @@ def write_figures(places: Iterable[Path], folder: Path, *, force: bool = False) 
 
 def depth_table(runs: Sequence[PatchRun]) -> str:
     """A row for each run: its score, the 95 % interval, and how many examples have one."""
-    label = labels(run.source for run in runs)
+    label = _labelled(runs)
     rows = [
         [
-            label[run.source],
+            label[run.folder],
             run.score.upper(),
             _number(run.estimate.value),
             "[{:.3f}, {:.3f}]".format(*run.estimate.ends) if run.estimate.ends else "--",
@@ -84,13 +87,13 @@ def depth_table(runs: Sequence[PatchRun]) -> str:
 
 def metrics_table(evals: Sequence[EvaluationResult]) -> str:
     """A row for each metric that some model has a value of, a column for each model."""
-    label = labels(run.source for run in evals)
+    label = _labelled(evals)
     found: dict[str, list[str]] = {}
     for at, run in enumerate(evals):
         for name, entry in run.entries.items():
             found.setdefault(name, ["--"] * len(evals))[at] = _number(entry.value)
     rows = [[name, *cells] for name, cells in found.items() if {*cells} != {"--"}]
-    head = ["Metric", *(escaped(label[run.source]) for run in evals)]
+    head = ["Metric", *(escaped(label[run.folder]) for run in evals)]
     return latex(head, rows, "l" + "r" * len(evals))
 
 
@@ -126,16 +129,34 @@ def _pictures(runs: Sequence[PatchRun]) -> dict[str, bytes]:
 
     made: dict[str, bytes] = {}
     for score in dict.fromkeys(run.score for run in runs if run.estimate.value is not None):
-        table = frames.summaries(*(run.folder for run in runs if run.score == score))
+        alike = [run for run in runs if run.score == score]
+        # the file of a run, not its folder, in which others may lie
+        table = frames.summaries(*(run.folder / "summary.json" for run in alike))
+        label = _labelled(alike)
+        table["source"] = [label[Path(folder)] for folder in table["folder"]]
         made |= dict(_drawn(plot.depth(table), "depth" if score == "uds" else f"depth-{score}"))
     names = [slug(run.source) for run in runs]
     for run, short in zip(runs, names, strict=True):
         if run.score == "em":
             continue  # shares of tokens, not deltas
         name = short if names.count(short) == 1 else f"{short}-{digest(str(run.folder))[:6]}"
-        made |= dict(_drawn(plot.layer_profile(run.folder), f"{name}-layers"))
-        made |= dict(_drawn(plot.heatmap(run.folder), f"{name}-examples"))
+        table = frames.layers(run.folder / "summary.json")
+        made |= dict(_drawn(plot.layer_profile(table), f"{name}-layers"))
+        made |= dict(_drawn(plot.heatmap(table), f"{name}-examples"))
     return made
+
+
+def _labelled(runs: Sequence[PatchRun] | Sequence[EvaluationResult]) -> dict[Path, str]:
+    """Folder -> what its model is called; where several results would be called the same, with it.
+
+    What `patch` found is called so by score: that of another score is told apart by its column.
+    """
+    found: dict[Path, str] = {}
+    for alike in grouped((getattr(run, "score", ""), run) for run in runs).values():
+        names = {str(run.folder): run.source for run in alike}
+        shown = told_names(names, {str(run.folder): run.folder for run in alike})
+        found |= {run.folder: shown[str(run.folder)] for run in alike}
+    return found
 
 
 def _matrix(found: Found, *, alone: bool) -> dict[str, bytes]:

@@ -11,6 +11,7 @@ import lensaudit
 from lensaudit.data.facts import Fact
 from lensaudit.data.matching import mentions
 from lensaudit.errors import InputError
+from lensaudit.groups import grouped
 from lensaudit.progress import Notice
 from lensaudit.report.evidence import ModelRow, rows_of
 from lensaudit.report.kinds import on_page
@@ -32,6 +33,7 @@ from lensaudit.results.reading import part
 from lensaudit.settings import COUNTERFACTUAL
 from lensaudit.verdict.collect import Model, Verdicts
 from lensaudit.verdict.decide import BADNESS, Word
+from lensaudit.verdict.rows import facts_of_run, shared
 from lensaudit.verdict.views import read_calibration
 
 DEPTHS = ("uds", COUNTERFACTUAL)
@@ -93,11 +95,11 @@ class Document:
     @cached_property
     def conditions(self) -> list[list[PatchRun]]:
         """The runs that can be compared row by row; UDS first, then those with the most."""
-        by_hash: dict[str, list[PatchRun]] = {}
-        for run in self.runs:
-            by_hash.setdefault(run.condition, []).append(run)
         order = ("uds", COUNTERFACTUAL, "lens", "em")
-        return sorted(by_hash.values(), key=lambda runs: (order.index(runs[0].score), -len(runs)))
+        return sorted(
+            grouped((run.condition, run) for run in self.runs).values(),
+            key=lambda runs: (order.index(runs[0].score), -len(runs)),
+        )
 
     @property
     def first(self) -> list[PatchRun]:
@@ -115,6 +117,16 @@ class Document:
             )
             for weights in dict.fromkeys(run.weights for run in self.evals)
         }
+
+    @property
+    def beside_shown(self) -> list[LeftOut]:
+        """Evaluations with a metric that the shown one of their model does not have, or not so."""
+        return [
+            LeftOut(str(run.folder), f"of {run.source} the page shows the metrics in {one.folder}")
+            for run in self.evals
+            for one in (self.evaluated[run.weights],)
+            if not run.summary.items() <= one.summary.items()
+        ]
 
     @cached_property
     def models(self) -> Mapping[str, PageModel]:
@@ -158,8 +170,9 @@ class Document:
         """What the page's script reads, as plain JSON."""
         place = list(self.models).index
         conditions = [runs[0].condition for runs in self.conditions]
+        asked = [(at, facts_of_run(runs[0])) for at, runs in enumerate(self.conditions)]
         n_em = sum(run.score == "em" for run in self.runs)
-        kept = [self.evaluated[weights] for weights in self.models if weights in self.evaluated]
+        kept = (self.evaluated[weights] for weights in self.models if weights in self.evaluated)
         manifests = [(one.folder, one.manifest) for one in (*self.runs, *kept) if one.manifest]
         return {
             "title": self.title,
@@ -182,16 +195,21 @@ class Document:
                     zip(self.runs, token_tables(self.runs), strict=True)
                 )
             ],
-            "models": list(map(asdict, self.models.values())),
+            "models": [{**asdict(one), "weights": at} for at, one in self.models.items()],
             "metric_kinds": kinds_of(self.evals, self.aggregates),
             "pairs": paired(self.runs),
             "meta": self.meta,
             "steering": self.steering,
-            "attacks": self.attacks,
+            "attacks": [
+                {**one, "conditions": [at for at, of in asked if shared(one["asked"], of).same]}
+                if "asked" in one
+                else one
+                for one in self.attacks
+            ],
             "curves": self.curves,
             "said": [
                 {"model": place(weights), **said}
-                for weights, said in _said(self.evaluated, self.models, self.conditions)
+                for weights, said in _said(self.evals, self.models, self.conditions)
             ],
             "too_few": self.too_few,
             "table": None,  # it stands in the page as HTML
@@ -246,50 +264,55 @@ def assemble(
         except InputError as error:
             left.append(LeftOut(str(one.path.parent), str(error)))
     if document.empty:
-        first = f": {left[0].path}: {left[0].reason}" if left else ""
-        raise InputError(f"nothing to report{first or '; ' + WANTED}")
+        raise InputError(
+            "nothing to report" + (f": {left[0].path}: {left[0].reason}" if left else f"; {WANTED}")
+        )
     rows = (row for run in document.runs for row in run.rows)
     if given and not any(row["idx"] in given and is_filled(row, given[row["idx"]]) for row in rows):
         idle("--data: fills in texts that rows of `patch` lack, and none lacks one; leave it out")
     document.runs, repeated = distinct(document.runs, document.verdicts.models)
-    left += repeated
+    left += [*repeated, *document.beside_shown]
     for attack in [one for one in document.attacks if one.get("said")][_MOST_TEXTS:]:
         attack["said"] = {}
     return document
 
 
 def _said(
-    evals: Mapping[str, EvaluationResult],
+    evals: Sequence[EvaluationResult],
     models: Mapping[str, PageModel],
     conditions: Sequence[Sequence[PatchRun]],
 ) -> list[tuple[str, dict[str, Any]]]:
-    """What evaluated models answer to the first condition's questions; both anchors and others.
+    """What evaluated models answer to the questions of each set of rows; anchors before others.
 
-    `texts`: the answers, or null; `says`: whether one gives the fact away; and the prompts that
-    they were given to.
+    `conditions`: places of those that ask these rows; `texts`: the answers, or null; `says`:
+    whether one gives the fact away; and the prompts that they were given to. Where a model was
+    evaluated twice on a row, the larger evaluation counts.
     """
-    found = []
-    order = sorted(evals, key=lambda weights: not models[weights].is_anchor)
-    for weights in order[: _MOST_TEXTS if conditions else 0]:
-        answers, asked = answers_in(evals[weights]), conditions[0][0].examples
-        prompts = [answers.get(one.idx, ("", ""))[0] for one in asked]
-        # what stands before and after the question, where that is the same of all
-        around = {
-            p.partition(one.question)[::2] for one, p in zip(asked, prompts, strict=True) if p
-        }
-        texts = [
-            said if one.question and one.question in question else None
-            for one in asked
-            for question, said in (answers.get(one.idx, ("", "")),)
-        ]
-        if any(text is not None for text in texts):
+    found, by_size = [], sorted(evals, key=lambda run: -len(run.entries))
+    sets = grouped((runs[0].examples, at) for at, runs in enumerate(conditions))
+    known = grouped((run.weights, answers_in(run)) for run in by_size)
+    for weights in sorted(known, key=lambda at: not models[at].is_anchor)[:_MOST_TEXTS]:
+        for asked, places in sets.items():
+            told = [_answer(one, known[weights]) for one in asked]
+            texts, prompts = [said for _, said in told], [prompt for prompt, _ in told]
+            # what stands before and after the question, where that is the same of all
+            around = {
+                p.partition(one.question)[::2] for one, p in zip(asked, prompts, strict=True) if p
+            }
             says = [
                 bool(text and any(map(str.isalnum, one.entity)) and mentions(text, one.entity))
                 for one, text in zip(asked, texts, strict=True)
             ]
             sent = {"around": around.pop()} if len(around) == 1 else {"prompts": prompts}
-            found.append((weights, {"texts": texts, "says": says, **sent}))
+            if any(text is not None for text in texts):
+                found.append((weights, {"conditions": places, "texts": texts, "says": says} | sent))
     return found
+
+
+def _answer(one: Texts, known: Iterable[Mapping[int, tuple[str, str]]]) -> tuple[str, str | None]:
+    """Prompt and answer of the first evaluation whose row of this number asks this question."""
+    asked = (told[one.idx] for told in known if one.question and one.idx in told)
+    return next((pair for pair in asked if one.question in pair[0]), ("", None))
 
 
 def distinct(
@@ -310,11 +333,15 @@ def distinct(
     order = sorted(runs, key=lambda one: str(one.manifest.get("finished", "")))
     kept = {_asked(run): run for run in sorted(order, key=lambda one: -bad.get(one.folder, 0))}
     pairs = [(run, kept[_asked(run)]) for run in runs]
-    why = {True: "run earlier", False: "whose verdict is worse"}
     left = [
         LeftOut(
             str(run.folder),
-            f"asked the same as {one.folder}, {why[bad.get(run.folder) == bad.get(one.folder)]}",
+            f"asked the same as {one.folder}, "
+            + (
+                "run earlier"
+                if bad.get(run.folder) == bad.get(one.folder)
+                else "whose verdict is worse"
+            ),
         )
         for run, one in pairs
         if run is not one

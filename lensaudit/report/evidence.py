@@ -7,12 +7,12 @@ and its rows, or with the reason why it has none; what was not asked is said.
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 
 from lensaudit.data.matching import is_closed
-from lensaudit.report.shelf import ANCHORS, PageModel
+from lensaudit.report.shelf import ANCHORS, NO_LIMITS, PageModel
 from lensaudit.results.kinds.patch import PatchRun, Texts
 from lensaudit.results.sentences import by_root
 from lensaudit.scores.estimate import Estimate
@@ -320,7 +320,7 @@ def _measured(
 ) -> dict[str, Cell]:
     found = {one.id: _cell(one, views) or _metric(one, model) for one in COLUMNS}
     if keeps:
-        found["keeps"] = _beside_full(model, *keeps)
+        found["keeps"] = _beside_full(*keeps)
     return {name: cell for name, cell in found.items() if cell is not None}
 
 
@@ -400,11 +400,13 @@ def _metric(column: TableColumn, model: PageModel) -> Cell | None:
     return None
 
 
-def _beside_full(model: PageModel, first: Keeps, *others: Keeps) -> Cell:
+def _beside_full(first: Keeps, *others: Keeps) -> Cell:
     """What a model keeps of what `full` has, of the metrics that both have on the same rows."""
-    _, low, high, n, _, why, *_ = model.metrics[first.metric]
-    number = limits(Estimate(first.own, low, high, n or None, why))
-    beside = (f"of {hundredths(first.full)} in full", *number, *(one.told for one in others))
+    beside = (
+        f"of {hundredths(first.full)} in full",
+        *limits(replace(first.number, why=first.number.why or NO_LIMITS)),
+        *(one.told for one in others),
+    )
     return Cell(hundredths(first.own), beside, first.own, title=first.told)
 
 
@@ -433,7 +435,7 @@ def _anchors(models: Mapping[str, PageModel], first: Sequence[PatchRun]) -> Iter
         for column, one in says.items():
             known = None if one is None else {"full": one.full, "retain": one.retain}[role]
             if one and one.n and known is not None:
-                share = share_of(round(known * one.n), one.n)
+                share = share_of(known * one.n, one.n)  # of several models a mean: no whole count
                 cells[column] = Cell(hundredths(share.point), limits(share), share.value)
         at = None if weights is None else list(models).index(weights)
         label = str(name) if weights is None else models[weights].label

@@ -13,8 +13,10 @@ from lensaudit.results.kinds.sample import hits_beside
 from lensaudit.results.kinds.steering import LayerSweep
 from lensaudit.results.kinds.worst import evidence_beside
 from lensaudit.results.locate import Found, Kind
-from lensaudit.results.reading import brief
+from lensaudit.results.reading import brief, part
 from lensaudit.scores.estimate import Estimate
+from lensaudit.verdict.collect import weights_in
+from lensaudit.verdict.rows import facts_in
 
 MOST_SAID = 3
 """Attacks of one fact whose words the page holds: the first that hit, in the order of the list."""
@@ -26,18 +28,26 @@ def _fields(one: Any, *names: str) -> dict[str, Any]:
     return {name: getattr(one, name) for name in names}
 
 
+def _joined(found: Found, source: str) -> dict[str, Any]:
+    """What facts are joined by, as for a verdict: the model's weights, and the entity by row."""
+    made = found.manifest or {}
+    return {
+        "source": source,
+        "weights": weights_in(made, source),
+        "asked": facts_in(made, found.record, found.path),
+    }
+
+
 def _worst(found: Found) -> dict[str, Any]:
     """Facts, attacks and headline of a worst case."""
     one = found.record
-    head = (
-        *("source", "retain", "attack_list", "headline", "excess", "ci95", "named", "unsaid"),
-        "people",
-    )
+    head = ("retain", "attack_list", "headline", "excess", "ci95", "named", "unsaid", "people")
     attack = ("name", "about", "control", "source", "retain", "counts", "only", "gain")
     fact = ("idx", "group", "entity", "attacks", "q", "unscored")
     hits = grouped((idx, (name, said)) for idx, name, said in evidence_beside(found.path))
     return {
         **_fields(one, *head),
+        **_joined(found, one.source),
         "attacks": [_fields(row, *attack) for row in one.attacks],
         "facts": [_fields(row, *fact) for row in one.facts],
         "said": {
@@ -49,28 +59,26 @@ def _worst(found: Found) -> dict[str, Any]:
 
 def _sample(found: Found) -> dict[str, Any]:
     """Leak@k of sampled answers, and facts that came out."""
-    one = found.record
+    one, hits = found.record, hits_beside(found.path)
     row = ("temperature", "top_p", "k", "source", "retain", "excess", "low", "high")
-    hits = ((idx, (n, of, said[:LONGEST_SAID])) for idx, n, of, said in hits_beside(found.path))
     return {
-        **_fields(one, "source", "retain", "samples"),
+        **_fields(one, "retain", "samples"),
+        **_joined(found, one.source),
         "leak": [_fields(at, *row, "false_leak", "reason") for at in one.leak],
-        "said": grouped(hits),
+        "said": grouped((idx, (n, of, said[:LONGEST_SAID])) for idx, n, of, said in hits),
     }
 
 
 def _know(found: Found) -> dict[str, Any]:
     """Headline, relations, the matrix of one relation, and bits by fact, or why there are none."""
-    one, matrix = found.record, asdict(matrix_beside(found.path))
-    del matrix["reader"]
-    shown = ("source", "headline", "finds", "p", "z", "n_subjects", "people", "max_bits")
+    one, matrix = found.record, matrix_beside(found.path)
+    shown = ("headline", "finds", "p", "z", "n_subjects", "people", "max_bits")
     lists = {name: asdict(one)[name] for name in ("bits", "relations", "controls")}
     return {
-        **_fields(one, *shown),
+        **_fields(one, *shown, "not_asked", "beyond"),
+        **_joined(found, one.source),
         **lists,
-        "not_asked": one.not_asked,
-        "beyond": one.beyond,
-        "matrix": matrix,
+        "matrix": _fields(matrix, "relation", "subjects", "values", "truth", "p"),
         "facts": bits_beside(found.path),
     }
 
@@ -82,12 +90,11 @@ def _relearn(found: Found) -> dict[str, Any]:
         for shift in found.record.shifts
         for name, value in shift.before.items()
     ]
-    return {"rows": rows}
-
-
-def _rtt(found: Found) -> list[dict[str, Any]]:
-    """Retraining studies."""
-    return list(map(_study, found.record))
+    return {
+        **_joined(found, found.record.shifts[0].model),
+        "examples": part(found.manifest, "inputs", "examples").get("hash"),
+        "rows": rows,
+    }
 
 
 def _study(one: RttRecord) -> dict[str, Any]:
@@ -181,8 +188,11 @@ def _directions(found: Found) -> dict[str, Any]:
         }
         for kind, one in record.experiments.items()
     ]
-    counts = _fields(record, "n_items", "n_groups", "n_folds", "score")
-    return {"source": record.source, "head": counts, "experiments": experiments}
+    return {
+        "source": record.source,
+        "head": _fields(record, "n_items", "n_groups", "n_folds", "score"),
+        "experiments": experiments,
+    }
 
 
 def _curve(found: Found) -> dict[str, Any]:
@@ -195,17 +205,20 @@ def _curve(found: Found) -> dict[str, Any]:
 
 def _meta(found: Found) -> dict[str, Any]:
     """The table of the meta-evaluation: one row per metric."""
-    rows = found.record.metrics
-    return {"rows": [{**vars(row), "notes": "; ".join(row.notes)} for row in rows]}
+    return {
+        "rows": [{**vars(row), "notes": "; ".join(row.notes)} for row in found.record.metrics],
+    }
 
 
 def _effort(found: Found) -> dict[str, Any]:
     """Recovery by the length of an attack."""
-    arm = ("e50", "e80", "censored", "lr", "trained_on", "reason")
     return {
         **_fields(found.record, "model", "data", "readout", "by", "notes"),
         "arms": {
-            name: {**_fields(one, *arm), "curve": list(map(asdict, one.curve))}
+            name: {
+                **_fields(one, "e50", "e80", "censored", "lr", "trained_on", "reason"),
+                "curve": list(map(asdict, one.curve)),
+            }
             for name, one in found.record.arms.items()
         },
     }
@@ -214,7 +227,7 @@ def _effort(found: Found) -> dict[str, Any]:
 PAGE: Mapping[Kind, tuple[str, Callable[[Found], Any]]] = {
     "steering": ("steering", _steering),
     "directions": ("steering", _directions),
-    "rtt": ("attacks", _rtt),
+    "rtt": ("attacks", lambda found: list(map(_study, found.record))),
     "relearn": ("attacks", _relearn),
     "effort": ("attacks", _effort),
     "curve": ("curves", _curve),

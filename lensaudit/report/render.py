@@ -48,7 +48,7 @@ DIGITS = 6
 
 
 def write_report(
-    paths: Sequence[Place],
+    paths: Place | Sequence[Place],
     out: Place,
     *,
     title: str | None = None,
@@ -59,15 +59,15 @@ def write_report(
 ) -> list[LeftOut]:
     """Write the page of everything found under `paths`; returns what is not on it, and why.
 
-    Arguments are those of `assemble`.
+    `paths` may be one. Arguments are those of `assemble`.
 
     Raises:
         InputError: as `assemble`, or `out` is there, no page of ours, and `force` is not given.
     """
-    page = Path(out)
+    page, places = Path(out), [paths] if isinstance(paths, str | Path) else paths
     check_output(page, ours=is_page, force=force)
     document = assemble(
-        [Path(one) for one in paths], title=title, examples=examples, idle=idle, read=read
+        [Path(one) for one in places], title=title, examples=examples, idle=idle, read=read
     )
     if page.parent.is_dir():
         sweep_partials(page.parent)
@@ -149,8 +149,7 @@ def as_script_data(value: Any) -> str:
 
 
 def _hash(text: str) -> str:
-    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode("ascii")
-    return f"'sha256-{digest}'"
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
 def asset(name: str) -> str:

@@ -224,11 +224,15 @@ def told_apart(folders: Sequence[Path]) -> list[str]:
 
     >>> told_apart([Path("out/base/npo/patch"), Path("out/nf4/npo/patch")])
     ['base', 'nf4']
+    >>> told_apart([Path("out/npo"), Path("out/npo/tau")])  # one lies in the other
+    ['npo', 'tau']
     """
-    for parts in zip_longest(*(folder.parts for folder in folders), fillvalue=""):
-        if len(set(parts)) == len(parts):
-            return list(parts)
-    return [str(n) for n in range(1, len(folders) + 1)]
+    found = (
+        [part or folder.name for part, folder in zip(parts, folders, strict=True)]
+        for parts in zip_longest(*(folder.parts for folder in folders), fillvalue="")
+    )
+    numbers = [str(n) for n in range(1, len(folders) + 1)]
+    return next((names for names in found if len({*names}) == len(names)), numbers)
 
 
 _SETTINGS = (
@@ -253,6 +257,7 @@ def condition_of(run: PatchRun) -> dict[str, Any]:
     em = run.score == "em"
     return {
         "id": run.condition[:8],
+        "rows": part(run.manifest, "inputs", "examples").get("hash"),
         "score": run.score,
         "full": run.models["full"].name or "?",
         "retain": OTHERS if run.scale else run.models["retain"].name or "?",

@@ -270,5 +270,8 @@ def place_in(call: str, given: Any) -> Any:
         InputError: it is neither.
     """
     if not isinstance(given, str | os.PathLike):
-        raise InputError(f"{call}: found {given!r:.60}, wanted a name or a folder")
+        # a model is written on many lines
+        raise InputError(
+            f"{call}: found {' '.join(repr(given).split()):.60}, wanted a name or a folder"
+        )
     return given

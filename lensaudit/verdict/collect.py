@@ -7,7 +7,7 @@ with it: model utility, else its answers to kept rows.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from itertools import product
 from pathlib import Path
@@ -22,6 +22,7 @@ from lensaudit.results.locate import Found, LeftOut, locate
 from lensaudit.results.manifest import model_in
 from lensaudit.results.reading import part
 from lensaudit.results.roles import ModelRole, clash, ends_in, roles_in
+from lensaudit.scores.estimate import UNMEASURED, Estimate
 from lensaudit.settings import COUNTERFACTUAL, Place, path_of
 from lensaudit.verdict.attacks import VIEWS, asked_beside
 from lensaudit.verdict.decide import BADNESS, Code, Evidence, Verdict, Word
@@ -56,6 +57,8 @@ class Keeps:
     metric: str
     own: float
     full: float
+    number: Estimate = UNMEASURED
+    """`own` with its interval and its rows."""
 
     @property
     def share(self) -> float:
@@ -93,7 +96,7 @@ def kept_of_runs(
     """The same of evaluations, of the two that asked for the same rows and show least is left."""
     rows = "retain", "ra", "wf"
     found = (
-        kept(*({name: entry.value for name, entry in run.entries.items()} for run in (one, two)))
+        tuple(replace(at, number=one.entries[at.metric]) for at in kept(one.summary, two.summary))
         for one, two in product(own, full)
         if _asked(one, *rows) == _asked(two, *rows)
     )
@@ -267,7 +270,7 @@ class Verdicts:
         made, told = one.manifest or {}, VIEWS[one.kind](one.record, self.nulls)
         for source, views in told:
             run = one.record if one.kind == "eval" else None
-            known = self._known(run.weights if run else _weights(made, source), source)
+            known = self._known(run.weights if run else weights_in(made, source), source)
             known.folders.append(one.path.parent)
             known.evals += [run] if run else []
             known.beside.append(Beside(views, facts_in(made, one.record, one.path)))
@@ -376,14 +379,14 @@ class Verdicts:
             yield from ((model, one) for one, run in runs if run and run.folder.resolve() == place)
 
 
-def verdicts(places: Sequence[Place], calibration: Place | None = None) -> Verdicts:
-    """The verdict of every model in some folders, to any depth.
+def verdicts(places: Place | Sequence[Place], calibration: Place | None = None) -> Verdicts:
+    """The verdict of every model in some folders, or in one, to any depth.
 
     Raises:
         InputError: a place that yields no view, or a file that is damaged or edited.
     """
     judged = Verdicts(read_calibration(path_of(calibration)))
-    for place in map(Path, places):
+    for place in map(Path, [places] if isinstance(places, str | Path) else places):
         found, missed = locate([place])
         new = [one for one in found if one.path.resolve() not in judged.found]
         for one in new:
@@ -414,7 +417,7 @@ def judge_alone(summary: PatchSummary, calibration: Calibration) -> Verdict:
     return Evidence(source, views).verdict
 
 
-def _weights(manifest: Mapping[str, Any], source: str) -> str:
+def weights_in(manifest: Mapping[str, Any], source: str) -> str:
     """Content hash of the model that an attack is about; its name where the manifest has none."""
     known = [model_in(manifest, role).weights for role in ("source", "unlearned")]
     known.append(part(manifest, "inputs", "models").get(source))

@@ -154,7 +154,8 @@ def _says(name: str, one: Outputs | None, n_authors: int) -> Iterator[View]:
     """Facts that it says, beside full and retain; counts keep exact limits below five authors."""
     if one is None or one.retain is None:
         return
-    own, retain = (share_of(round(share * one.n), one.n) for share in (one.source, one.retain))
+    # of several models the share is a mean, and no whole count
+    own, retain = share_of(round(one.source * one.n), one.n), share_of(one.retain * one.n, one.n)
     said = f"{one.source:.0%} of {one.n} facts, full {one.full:.0%}, retain {one.retain:.0%}"
     tells = one.full - one.retain
     if tells <= 0:

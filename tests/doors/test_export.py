@@ -4,6 +4,7 @@ import hashlib
 import json
 import math
 import re
+import shutil
 import sys
 import types
 from pathlib import Path
@@ -19,6 +20,7 @@ from support import verdict_support as made
 
 from lensaudit.cli.main import run
 from lensaudit.doors.export.files import WRITERS, export
+from lensaudit.doors.export.model import exported as model_of
 from lensaudit.doors.settings import ExportSettings
 from lensaudit.errors import InputError
 from lensaudit.meta.aggregate import aggregated
@@ -182,6 +184,37 @@ def test_a_record_says_which_way_is_better_and_leaves_out_what_has_no_way(audite
     assert said["left out tofu.privleak"] == "which way is better is not known"
     assert said["unscored tofu.mia_loss"] == "no retain reference"
     assert said["verdict"] == verdicts([audited]).models[0].code
+
+
+def test_a_metric_of_two_evaluations_has_two_names(audited, tmp_path):
+    shutil.copytree(audited, tmp_path / "in")
+    cases.eval_run(tmp_path / "in" / "again", "npo", retain_Q_A_Prob=0.7)
+    named = {"tofu.retain_Q_A_Prob@eval": 0.9, "tofu.retain_Q_A_Prob@again": 0.7}
+    found = record(exported(tmp_path / "in", "eee", tmp_path / "eee"))["evaluation_results"]
+    values = {one["evaluation_result_id"]: one["score_details"]["score"] for one in found}
+    assert named.items() <= values.items()
+    assert len(found) == len(values)
+    assert "tofu.forget_Q_A_Prob" in values  # which one alone holds
+    (tests,) = exported(tmp_path / "in", "junit", tmp_path / "junit")
+    properties = ElementTree.fromstring(tests.read_bytes()).iter("property")
+    assert named.keys() <= {one.attrib["name"] for one in properties}
+
+
+def test_bits_of_another_row_with_this_number_are_not_of_this_fact(tmp_path):
+    patched(tmp_path / "patch")
+    asked(tmp_path / "know")
+    made.seal(
+        tmp_path / "know",
+        "know",
+        ["summary.json", "matrix.json", "facts.csv"],
+        source={"weights": "sha256:npo"},
+        rows={"0": "somebody else's", "1": rows_of(tmp_path)[1]["entity"]},
+    )
+    found = verdicts([tmp_path])
+    (model,) = found.models
+    facts = {one.idx: one for one in model_of(model, list(found.found.values())).facts}
+    assert "bits" not in facts[0].scores
+    assert facts[1].unscored["bits"] == "no namesake"
 
 
 def test_a_line_is_a_fact_with_a_score_and_the_others_stand_with_their_reason(audited, tmp_path):

@@ -1,5 +1,8 @@
 """The table of models says what each way of looking found of each model, and no more."""
 
+import csv
+import shutil
+
 import pytest
 from support import verdict_support as made
 from support.report_cases import change, eval_run, patch_run, seal, write
@@ -71,6 +74,32 @@ def test_anchors_stand_first_once_and_are_the_control_of_a_column(results):
     assert set(retain) == {"uds", "says", "keeps"}
 
 
+def test_what_never_trained_models_say_is_a_mean_and_no_whole_count(tmp_path):
+    made.save_run(tmp_path / "x", made.summary(told=made.told(source=0.5, retain=1 / 16, n=8)))
+    (retain,) = (row for row in assemble([tmp_path]).rows if row.role == "retain")
+    assert retain.cells["told"].text == ".06"  # not 0 of 8
+    assert retain.cells["told"].sort == pytest.approx(1 / 16)
+
+
+def test_a_model_that_was_evaluated_twice_keeps_what_full_was_asked_too(tmp_path):
+    """What stands beside full's value is of the same rows, and of the same evaluation."""
+    patch_run(tmp_path / "npo", "npo")
+    other = {"forget_Q_A_Prob": 0.5, "retain_Q_A_Prob": 0.3}
+    eval_run(tmp_path / "many", "npo", **other, rows="4 rows")
+    eval_run(tmp_path / "kept", "npo", retain_Q_A_Prob=0.6, rows="40 rows")
+    eval_run(tmp_path / "full", "full", retain_Q_A_Prob=0.8, rows="40 rows")
+    found = assemble([tmp_path])
+    cell = rows_of(found)["npo"]["keeps"]
+    assert (cell.text, cell.beside[:2]) == (".60", ("of .80 in full", "[.50, .70]"))
+    (left,) = found.left_out
+    assert left.path == str(tmp_path / "kept")
+    assert left.reason == f"of npo the page shows the metrics in {tmp_path / 'many'}"
+    # the shown one need not hold the metric
+    shutil.rmtree(tmp_path / "many")
+    eval_run(tmp_path / "many", "npo", forget_Q_A_Prob=0.5, forget_Q_A_ROUGE=0.5, rows="4 rows")
+    assert rows_of(assemble([tmp_path]))["npo"]["keeps"] == cell
+
+
 SHOUTS = "told apart from never seen: shouts (p 0.0031)"
 
 
@@ -80,6 +109,23 @@ def held_against_never_seen(folder, name, area, says):
     log = read_json(folder / "TOFU_EVAL.json")
     log["mia_loss"]["betrayal"] = {"p": 0.0031, "says": says}
     write(folder / "TOFU_EVAL.json", log)
+
+
+def test_the_table_of_metrics_says_what_an_attack_tells_in_a_column_of_its_own(
+    results, browser, shown
+):
+    held_against_never_seen(results / "eval" / "npo", "npo", 0.15, SHOUTS)
+    shown(results)
+    browser.run(
+        "window.saved = []; URL.createObjectURL = blob => { saved.push(blob); return 'blob:x' };"
+        "HTMLAnchorElement.prototype.click = () => {}"
+    )
+    button = "[...document.querySelectorAll('#downloads button')]"
+    browser.run(f"{button}.find(one => one.textContent === 'metrics.csv').click()")
+    header, *rows = csv.reader(browser.run("saved[0].text()").splitlines())
+    assert {len(row) for row in rows} == {len(header)}
+    told = {row[header.index("metric")]: row[header.index("told")] for row in rows}
+    assert told == {"mia_loss": SHOUTS, **dict.fromkeys(told.keys() - {"mia_loss"}, "")}
 
 
 def test_whether_a_model_tells_people_apart_stands_beside_the_verdict(results, browser, shown):
@@ -115,10 +161,10 @@ def test_an_anchor_that_was_patched_too_stands_once_with_its_interval(tmp_path, 
 
 def test_anchors_that_are_off_say_so(tmp_path):
     patch_run(tmp_path / "out", "a")
-    change(tmp_path / "out", calibration={"full": 0.4, "retain": 1})
+    change(tmp_path / "out", calibration={"full": 0.4, "retain": 1.0})
     full = assemble([tmp_path]).rows[0]
     assert (full.cells["uds"].text, full.cells["uds"].beside) == (".40", ("the scale is off",))
-    write_report([tmp_path / "out"], tmp_path / "audit.html")
+    write_report(str(tmp_path / "out"), tmp_path / "audit.html")  # one place needs no list
     assert "full as source reads 0.400, not 0" in (tmp_path / "audit.html").read_text()
 
 

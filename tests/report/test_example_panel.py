@@ -2,11 +2,23 @@
 
 import json
 import re
+from urllib.parse import quote
 
 import numpy as np
 import pytest
 from scipy.stats import t
-from support.report_cases import ERRORS, answers, attacked, eval_run, patch_run, texts
+from support import verdict_support as made
+from support.report_cases import (
+    ERRORS,
+    answers,
+    attacked,
+    em_run,
+    eval_run,
+    manifest,
+    patch_run,
+    seal,
+    texts,
+)
 
 from lensaudit.errors import InputError
 from lensaudit.report import assemble as assembled
@@ -136,6 +148,17 @@ def test_yes_and_no_stand_apart_and_a_short_table_does_not_scroll(browser, shown
     assert browser.run(inner) == 0
 
 
+def test_a_page_of_yes_and_no_alone_says_so(browser, shown, tmp_path):
+    patch_run(
+        tmp_path / "out", "npo", asked={idx: fact(idx) | {"entity": "Yes."} for idx in range(24)}
+    )
+    shown(tmp_path / "out")
+    said = browser.run("document.querySelector('#extremes').textContent")
+    assert "Fewer than two of the scored examples are no Yes or No." in said
+    assert "were scored" not in said
+    assert "Apart: 23 answers are Yes or No" in said
+
+
 def test_a_fact_in_other_words_is_told_and_anchors_are_asked_first(
     browser, shown, tmp_path, monkeypatch
 ):
@@ -179,6 +202,74 @@ def test_what_brought_it_out_is_said_with_its_words_and_its_bits(browser, page):
     assert "not attacked: its own question holds it" in browser.run(out)
     browser.open(page + "#model=loses&example=5")
     assert "Not attacked: lensaudit worst tries a list of attacks." in browser.run(out)
+
+
+def test_rows_of_another_file_that_have_the_same_numbers_are_other_facts(browser, shown, tmp_path):
+    """Two files count from 0: of one there are answers, attacks and exact match, of one nothing."""
+    other = {idx: fact(idx + 100) for idx in range(24)}
+    patch_run(tmp_path / "out" / "one", "npo")
+    patch_run(tmp_path / "out" / "two", "npo", asked=other)
+    inputs = manifest("npo", examples={"n": 24, "hash": "f"})["inputs"]
+    seal(tmp_path / "out" / "two", inputs=inputs)
+    em_run(tmp_path / "out" / "em", "npo", n=24)
+    answers(
+        tmp_path / "out" / "asked",
+        "npo",
+        {idx: (fact(idx)["question"], "So.") for idx in range(24)},
+    )
+    attacked(tmp_path / "out", "npo", {5: [("prefix", "out it comes")]})
+    rows = {str(idx): fact(idx)["entity"] for idx in range(24)}
+    for kind in ("know", "sample"):
+        folder = tmp_path / "out" / kind
+        files = [one.name for one in folder.iterdir()]
+        made.seal(folder, kind, files, source={"name": "npo", "weights": "sha256:npo"}, rows=rows)
+    relearn = {"source": manifest("npo")["inputs"]["source"], "examples": {"hash": "e"}}
+    made.seal(tmp_path / "out" / "relearned", "relearn", ["audit.json"], **relearn)
+    data = assemble([tmp_path / "out"]).data()
+    one, two = (
+        next(at["id"] for at in data["conditions"] if at["examples"][5]["question"] == question)
+        for question in (fact(5)["question"], other[5]["question"])
+    )
+    detail = "document.querySelector('.detail').textContent"
+    heats = "[...document.querySelectorAll('#examples button')].map(one => one.textContent)"
+    shown(tmp_path / "out", address=f"#settings={one}&example=5")
+    text = browser.run(detail)
+    assert all(part in text for part in ("So.", "out it comes", "2 of 4 samples", "bits", "exact"))
+    assert "Exact match" in browser.run(heats)
+    names = browser.run(
+        "[...document.querySelectorAll('#pick-condition option')].map(one => one.textContent)"
+    )
+    assert len({*names}) == 3
+    shown(tmp_path / "out", address=f"#settings={two}&example=5")
+    text = browser.run(detail)
+    assert other[5]["question"] in text
+    assert "What the models answer is not among these results" in text
+    assert "the prompt as sent" not in text
+    assert "exact match" not in text
+    assert "bits" not in text
+    assert "no attack of" not in text
+    assert "out it comes" not in text
+    assert "samples" not in text
+    assert "all facts of other rows together: their probability goes" in text
+    assert "Exact match" not in browser.run(heats)
+
+
+def test_what_was_found_of_a_model_is_not_said_of_its_namesake(browser, shown, tmp_path):
+    for variant in ("p1", "p2"):
+        inputs = manifest("ck", examples={"n": 24, "hash": "e"})["inputs"]
+        inputs["source"]["weights"] = f"sha256:{variant}"
+        patch_run(tmp_path / "out" / variant / "ck", "ck")
+        seal(tmp_path / "out" / variant / "ck", inputs=inputs)
+    attacked(tmp_path / "out", "ck", {5: [("prefix", "out it comes")]})
+    for kind in ("know", "worst", "sample", "relearned"):
+        folder = tmp_path / "out" / kind
+        files = [one.name for one in folder.iterdir()]
+        source = {"name": "ck", "weights": "sha256:p2"}
+        made.seal(folder, kind.removesuffix("ed"), files, source=source)
+    for model, its in (("ck · p1", False), ("ck · p2", True)):
+        shown(tmp_path / "out", address=f"#model={quote(model)}&example=5")
+        text = browser.run("document.querySelector('.detail').textContent")
+        assert ("bits" in text, "out it comes" in text, "one pass over" in text) == (its,) * 3
 
 
 def test_a_yes_is_marked_as_the_first_word_alone_and_signs_mean_nothing(browser, shown, tmp_path):

@@ -1,11 +1,16 @@
 """Pictures and tables for a paper, from what lies on disk."""
 
+import json
+import shutil
+
 import pytest
-from support.report_cases import patch_run
+from support.report_cases import eval_run, manifest, patch_run, seal, write
 
 from lensaudit.cli.main import run
-from lensaudit.doors.figures import depth_table, latex, write_figures
+from lensaudit.doors import figures
+from lensaudit.doors.figures import depth_table, latex, metrics_table, write_figures
 from lensaudit.errors import InputError
+from lensaudit.results.kinds.eval import read_eval
 from lensaudit.results.kinds.patch import read_patch
 
 
@@ -51,3 +56,38 @@ def test_the_table_holds_the_scores_and_nothing_latex_would_read(results):
     assert latex(["A"], [["50% of a_b & c\\d"]], "l").splitlines()[5] == (
         r"50\% of a\_b \& c\textbackslash{}d \\"
     )
+
+
+def test_runs_in_one_another_are_drawn_each_by_itself_and_called_by_their_folders(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setenv("MPLBACKEND", "Agg")
+    monkeypatch.setattr(figures, "DPI", 20)
+    for folder, held in (("out", 0.2), ("out/again", 0.8)):
+        patch_run(tmp_path / folder, "demo/npo", n=6, n_layers=2, held=held)
+    written = write_figures([tmp_path / "out"], tmp_path / "figures")
+    pictures = [one for one in written if one.name.endswith("-layers.png")]
+    assert len({one.read_bytes() for one in pictures}) == 2
+    table = (tmp_path / "figures" / "depth.tex").read_text()
+    for name in ("out", "again"):
+        assert table.count(rf"demo/npo \textperiodcentered{{}} {name} &") == 1
+    for name in ("a", "b"):
+        eval_run(tmp_path / name, "demo/npo", forget_Q_A_Prob=0.5)
+    evals = [read_eval(tmp_path / name / "TOFU_EVAL.json") for name in ("a", "b")]
+    head = r"Metric & demo/npo \textperiodcentered{} a & demo/npo \textperiodcentered{} b"
+    assert head in metrics_table(evals)
+
+
+def test_a_run_without_a_retain_model_is_drawn_too(results, tmp_path, monkeypatch):
+    monkeypatch.setenv("MPLBACKEND", "Agg")
+    monkeypatch.setattr(figures, "DPI", 20)
+    folder = tmp_path / "alone"
+    shutil.copytree(results / "demo-npo", folder)
+    summary = json.loads((folder / "summary.json").read_text())
+    summary |= {"score": "counterfactual", "counterfactual": summary.pop("uds")}
+    write(folder / "summary.json", summary | {"kind": "counterfactual", "scale": {}})
+    rows = (folder / "results.jsonl").read_text().replace('"uds"', '"counterfactual"')
+    (folder / "results.jsonl").write_text(rows)
+    seal(folder, kind="counterfactual", inputs=manifest("demo/npo")["inputs"])
+    names = {one.name for one in write_figures([folder], tmp_path / "figures")}
+    assert {"depth-counterfactual.png", "demo-npo-layers.png", "depth.tex"} <= names

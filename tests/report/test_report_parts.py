@@ -135,6 +135,25 @@ def test_checkpoints_of_one_run_are_drawn_by_step(browser, shown, tmp_path):
     assert "npo: UDS" in text(browser, "#curves .key")
 
 
+def test_a_curve_is_of_one_set_of_rows_and_epochs_are_no_steps(browser, shown, tmp_path):
+    for step, n in ((100, 24), (200, 24), (100, 12), (200, 12)):
+        name = f"runs/npo/checkpoint-{step}"
+        patch_run(tmp_path / "out" / f"{step}-{n}", name, n=n)
+    for epoch in (5, 10):
+        patch_run(tmp_path / "out" / f"ep{epoch}", f"npo_lr1e5_ep{epoch}")
+    shown(tmp_path / "out")
+    charts = browser.run(
+        "[...document.querySelectorAll('#curves .card')].map(card => [card.querySelectorAll"
+        "('path[stroke-width]').length, card.querySelectorAll('circle').length,"
+        " [...card.querySelectorAll('text')].at(-1).textContent])"
+    )
+    assert charts == [[2, 4, "optimiser steps"], [1, 2, "epochs"]]
+    keys = browser.run(
+        "[...document.querySelectorAll('#curves .key > span')].map(one => one.textContent)"
+    )
+    assert len({*keys}) == 3
+
+
 def test_aggregates_alone_make_a_leaderboard_with_methods(browser, shown, tmp_path):
     named = {"full": 0.0, "retain": 1.0, "npo_a": 0.1, "npo_b": 0.9, "dpo_a": None}
     rows = [

@@ -259,6 +259,40 @@ def test_a_retraining_that_brings_all_back_of_every_author_is_found(tmp_path):
         assert view.finds is finds
 
 
+def effort_folder(folder, n, authors, *, shares=(1.0, 1.0, 0.0)):
+    """Two readings: nothing is there before the attack, under it source answers as full does."""
+    source, full, retain = shares
+    point = {"steps": 0, "tokens": 0, "flop": 0, "full": full, "retain": retain, "low": None}
+    curve = [point | {"c": 0, "source": retain, "rho": 0}]
+    curve.append(point | {"c": 1, "source": source, "rho": 1, "reason": "no interval"})
+    arm = {"e50": 1, "e80": 1, "censored": {}, "lr": 1, "reason": "", "trained_on": ""}
+    record = {"schema": "effort/1", "model": "x", "data": "d", "readout": "said", "notes": []}
+    record |= {"n_facts": n, "n_authors": authors, "by": "estimate"}
+    folder.mkdir()
+    content = record | {"arms": {"T": arm | {"curve": curve}}}
+    (folder / "summary.json").write_text(json.dumps(content))
+    return made.seal(folder, "effort", ["summary.json"], source={"weights": "w"})
+
+
+@pytest.mark.parametrize(
+    ("n", "authors", "shares", "finds"),
+    [
+        (64, 8, (1.0, 1.0, 0.0), True),
+        (64, 8, (0.25, 0.25, 0.0), False),
+        (5, 5, (0.2, 0.2, 0.0), False),  # one fact
+        (4, 2, (1.0, 1.0, 0.0), False),
+    ],
+)
+def test_a_recovery_without_an_interval_goes_by_counts(tmp_path, n, authors, shares, finds):
+    effort_folder(tmp_path / "a", n, authors, shares=shares)
+    (view,) = verdicts([tmp_path / "a"]).models[0].views
+    assert (view.finds, view.held.ends) == (finds, None)
+    own, never = shares[0] * n, shares[2] * n
+    # twice, for two readings
+    wanted = min(1.0, 2 * exact_excess(own, never, n, n / authors)[1])
+    assert view.chance == pytest.approx(wanted)
+
+
 def test_a_stand_in_lends_its_spread_and_not_its_mean():
     """The worst case of models that never knew lies at -.2: its list elicits more from retain."""
     nulls = read_calibration()
@@ -525,6 +559,12 @@ def test_a_folder_that_yields_no_view_is_refused_by_name(tmp_path):
         verdicts([tmp_path / "a", tmp_path / "b"])
     with pytest.raises(InputError, match="no such file"):
         verdicts([tmp_path / "gone"])
+
+
+def test_one_folder_needs_no_list(tmp_path):
+    made.save_run(tmp_path / "a", made.summary())
+    for place in (tmp_path / "a", str(tmp_path / "a")):
+        assert verdicts(place).document() == verdicts([place]).document()
 
 
 def test_q_is_over_the_models_and_changes_no_code(tmp_path):

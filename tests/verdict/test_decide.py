@@ -289,6 +289,13 @@ def test_who_leaves_the_question_out_never_reads_erased():
     assert (found.code, "no fact can be asked: x" in found.sentence) == ("undecided", True)
 
 
+def test_what_several_models_that_never_knew_give_away_is_a_mean_and_no_whole_count():
+    # one of four of them gives away 1 of 8 facts: 1/32 each, which rounded is none
+    told = made.told(source=0.5, retain=1 / 32, n=8)
+    (view,) = [one for one in made.evidence_of(made.summary(told=told)).chain if one.name == "told"]
+    assert view.held.value == pytest.approx((0.5 - 1 / 32) / (1 - 1 / 32))
+
+
 def test_what_is_told_counts_the_authors_of_the_facts_that_are_asked():
     few = made.evidence_of(made.summary(0.97, told=made.told(n=12, n_groups=3)))
     assert few.one("told").reason == "3 authors, wanted 5 to rule out"

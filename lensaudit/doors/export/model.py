@@ -2,12 +2,14 @@
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from math import inf
 from typing import Any
 
+from lensaudit.report.shelf import told_apart
 from lensaudit.results.kinds.eval import EvaluationResult
 from lensaudit.results.kinds.know import bits_beside
 from lensaudit.results.kinds.patch import SCORES, PatchRun
@@ -132,8 +134,7 @@ def exported(model: Model, located: Sequence[Found]) -> Exported:
     # the assignment test has its mean beside its share
     means = [one.number for one in model.views if one.name == "bits" and one.number]
     readings += [Measure("bits", "bits a fact", one, True, unit="bits") for one in means]
-    for log in (one.record for one in own if one.kind == "eval"):
-        readings += [_of_suite(log, name) for name in log.entries]
+    readings += _of_suites([one.record for one in own if one.kind == "eval"])
     if run is not None:
         rows = {f"unscored: {why}": str(idx)[1:-1] for why, idx in run.by_reason.items()}
         title = "unlearning depth score" if run.score == "uds" else f"depth by {run.score}"
@@ -164,7 +165,15 @@ def _held(view: View) -> Measure:
     )
 
 
-def _of_suite(run: EvaluationResult, name: str) -> Measure:
+def _of_suites(logs: Sequence[EvaluationResult]) -> Iterator[Measure]:
+    """Metrics of every evaluation; of several that have one, each has its folder in its name."""
+    known = Counter((log.suite, name) for log in logs for name in log.entries)
+    for log, part_of_path in zip(logs, told_apart([log.folder for log in logs]), strict=True):
+        for name in log.entries:
+            yield _of_suite(log, name, part_of_path if known[log.suite, name] > 1 else "")
+
+
+def _of_suite(run: EvaluationResult, name: str, where: str) -> Measure:
     """A metric of `eval`; to forget is better on the forget set, to know on rows to keep."""
     entry = run.entries[name]
     kept = name.startswith(_OF_KEPT) or entry.family == "utility"
@@ -172,7 +181,8 @@ def _of_suite(run: EvaluationResult, name: str) -> Measure:
     lower = None if undirected else (entry.high_means == "knows") != kept
     more = {"source": entry.source} if entry.source else {}
     more |= {"n_unscored": str(entry.n_unscored)} if entry.n_unscored else {}
-    return Measure(f"{run.suite}.{name}", name, entry, lower, more=more)
+    called, title = (f"{name}@{where}", f"{name} ({where})") if where else (name, name)
+    return Measure(f"{run.suite}.{called}", title, entry, lower, more=more)
 
 
 def _facts(run: PatchRun | None, own: Sequence[Found]) -> list[ScoredFact]:
@@ -206,8 +216,9 @@ def _attacked(found: Found) -> Iterator[Scored]:
 
 
 def _bits(found: Found) -> Iterator[Scored]:
+    asked = part(found.manifest, "inputs", "rows")
     for idx, (value, why) in brief(bits_beside(found.path)).items():
-        yield ScoredFact(int(idx)), "bits", value, why
+        yield ScoredFact(int(idx), entity=str(asked.get(idx, ""))), "bits", value, why
 
 
 FACTS: Mapping[Kind, Callable[[Found], Iterator[Scored]]] = {"worst": _attacked, "know": _bits}

@@ -78,8 +78,27 @@ const inside = (where) => where.score === 'counterfactual';
 const wordOf = (value, where) => (!Number.isFinite(value) ? 'no verdict' : value < LIMITS.hidden_below ? 'hidden' : inside(where) ? 'no verdict' : value >= LIMITS.erased_from ? 'erased' : 'partly erased');
 const wordClass = (value, where) => `word-${wordOf(value, where).replace(' ', '-')}`;
 
-// The EM run of the same model, where one was made.
-const emOf = (run) => RUNS.find((one) => one.where.score === 'em' && one.model === run.model);
-// The run that read this model token by token: this one, or that of its lens.
-const readOf = (run) => (run.extra.tokens ? run : RUNS.find((one) => one.model === run.model && one.extra.tokens));
 const place = once((condition) => new Map(condition.examples.map((one, at) => [one.idx, at])));
+// A text that one of two results did not keep is not compared.
+const alike = (one, other, same = (a, b) => a === b) => !one || !other || same(one, other);
+// Place of an example in another condition. Two sets of rows may share numbers: question and entity are compared.
+function rowOf(where, example) {
+  const at = place(where).get(example.idx);
+  const other = where.examples[at];
+  return other && alike(other.question, example.question) && alike(other.entity, example.entity) ? at : undefined;
+}
+// Of the runs of the same model that are wanted, the one with the most of this run's rows, and any.
+function beside(run, wanted) {
+  const found = RUNS.filter((one) => one.model === run.model && wanted(one))
+    .map((one) => [one, run.where.examples.filter((example) => rowOf(one.where, example) !== undefined).length]);
+  return found.filter(([, n]) => n > 0).sort(([, a], [, b]) => b - a)[0]?.[0];
+}
+// The EM run of the same model, where one was made.
+const emOf = once((run) => beside(run, (one) => one.where.score === 'em'));
+// The run that read this model token by token: this one, or that of its lens.
+const readOf = once((run) => (run.extra.tokens ? run : beside(run, (one) => one.extra.tokens)));
+// Attacks of a kind that asked this model for these rows; joined by weights, by name where none are known.
+const attacksOn = (run, kind) => DATA.attacks.filter((one) => one.kind === kind
+  && [run.info.weights, run.info.name].includes(one.weights) && one.conditions.includes(run.where.at));
+// Whether such a result means this fact by its number: the entity may be told with more or fewer words.
+const isAbout = (result, example) => alike(result.asked[example.idx], example.entity, (a, b) => a.includes(b) || b.includes(a));

@@ -22,16 +22,18 @@ const trueAnswer = (one) => (one.answer || one.entity) && h('p', { class: 'answe
 // What full, this model and retain answer when they are asked, and after the answer's beginning.
 function answersOf(run, example) {
   const em = run.where.score === 'em' ? run : emOf(run);
-  const begun = em?.extra.texts?.[place(em.where).get(example.idx)] ?? {};
-  const at = place(CONDITIONS[0]).get(example.idx);
-  const modelOf = (role) => (MODELS.find((model) => model.name === run.where[role] && DATA.said.some((one) => MODELS[one.model] === model)) ?? MODELS.find((model) => model.role === role));
+  const begun = em?.extra.texts?.[rowOf(em.where, example)] ?? {};
+  const at = run.where.examples.indexOf(example);
+  const asked = DATA.said.filter((one) => one.conditions.includes(run.where.at));
+  const modelOf = (role) => (MODELS.find((model) => model.name === run.where[role] && asked.some((one) => MODELS[one.model] === model)) ?? MODELS.find((model) => model.role === role));
   const found = ['full', 'source', 'retain'].map((role) => {
     const model = role === 'source' ? run.info : modelOf(role);
-    const told = DATA.said.find((one) => MODELS[one.model] === model);
-    const prompt = told?.around ? told.around.join(example.question) : told?.prompts?.[at];
-    return { role, name: role === 'source' ? run.label : role, asked: told?.texts[at], says: told?.says[at], begun: begun[role], prompt };
+    const told = asked.find((one) => MODELS[one.model] === model);
+    const text = told?.texts[at] ?? undefined;
+    const prompt = text === undefined ? '' : told.around ? told.around.join(example.question) : told.prompts[at];
+    return { role, name: role === 'source' ? run.label : role, asked: text, says: told?.says[at], begun: begun[role], prompt };
   });
-  if (!found.some((one) => one.asked || one.begun)) return h('p', { class: 'muted' }, 'What the models answer is not among these results: lensaudit eval asks them.');
+  if (!found.some((one) => one.asked !== undefined || one.begun)) return h('p', { class: 'muted' }, 'What the models answer is not among these results: lensaudit eval asks them.');
   const told = (one) => {
     const text = marked(one.asked.trim(), example.entity);
     return [text, one.says && !$('mark', text) && h('span', { class: 'muted' }, ' (the fact in other words)')];
@@ -52,7 +54,7 @@ function promptName(prompt, example) {
 
 // What brings this fact out of this model: attacks that hit with what was said, samples, relearning.
 function broughtOut(run, example) {
-  const of = (kind) => DATA.attacks.filter((one) => one.kind === kind && one.source === run.info.name);
+  const of = (kind) => attacksOn(run, kind).filter((one) => isAbout(one, example));
   const line = (what, about, text) => h('li', {}, h('b', {}, bdi(what)), about && h('span', { class: 'muted' }, ` ${about}`), text && h('p', {}, marked(text, example.entity)));
   const worst = of('worst').flatMap((one) => {
     const fact = one.facts.find((row) => row.idx === example.idx);
@@ -67,15 +69,15 @@ function broughtOut(run, example) {
       !names.length && line('no attack', `of the ${one.attacks.filter((row) => row.counts).length} that were tried`)];
   });
   const samples = of('sample').flatMap((one) => (one.said?.[example.idx] ?? []).map(([hits, n, text]) => line(`${hits} of ${n} samples`, 'of its answer', text)));
-  const again = DATA.attacks.filter((one) => one.kind === 'relearn').flatMap((one) => one.rows.filter((row) => row.model === run.info.name && row.score === 'prob')
-    .map((row) => line('one pass over the answers', `all facts together: their probability goes from ${fmt(row.before, 2)} to ${fmt(row.after, 2)}`)));
+  const again = of('relearn').flatMap((one) => one.rows.filter((row) => row.model === one.source && row.score === 'prob')
+    .map((row) => line('one pass over the answers', `all facts${one.examples && one.examples !== run.where.rows ? ' of other rows' : ''} together: their probability goes from ${fmt(row.before, 2)} to ${fmt(row.after, 2)}`)));
   const lines = [...worst, ...samples, ...again].filter(Boolean);
   return h('div', {}, h('h4', {}, 'What brings it out'), lines.length ? h('ul', { class: 'plain' }, lines) : h('p', { class: 'gone' }, 'Not attacked: lensaudit worst tries a list of attacks.'));
 }
 
 // Bits that bind the fact to its subject, where who has what was asked.
 function bitsOf(run, example) {
-  const know = DATA.attacks.find((one) => one.kind === 'know' && one.source === run.info.name && one.facts);
+  const know = attacksOn(run, 'know').find((one) => one.facts && isAbout(one, example));
   const [bits, why] = know?.facts[example.idx] ?? [];
   if (!know) return null;
   return Number.isFinite(bits) ? [fmt(bits, 2), h('span', { class: 'muted' }, ` of at most ${fmt(know.max_bits, 1)}; a guess: 0`)] : h('span', { class: 'gone' }, bdi(why || 'not asked'));
@@ -89,7 +91,7 @@ function drawDetail(box) {
   const { scores, baseline, reasons } = tables(run);
   const score = scores[which];
   const em = run.where.score === 'em' ? run : emOf(run);
-  const category = em?.extra.category[place(em.where).get(one.idx)];
+  const category = em?.extra.category[rowOf(em.where, one)];
   const bits = bitsOf(run, one);
   const entry = (label, ...value) => h('div', {}, h('dt', {}, label), h('dd', {}, value));
   const width = Math.min(520, widthOf(box, 200) - 40);
@@ -118,7 +120,7 @@ const readTable = once((read) => {
 // What full reads in this model's stream after each layer, a strip for each token of the fact.
 function tokenMap(run, example) {
   const read = readOf(run);
-  const at = read && place(read.where).get(example.idx);
+  const at = read && rowOf(read.where, example);
   const texts = read?.extra.tokens.texts[at];
   if (!texts?.length) return null;
   const { starts, values } = readTable(read);
@@ -194,7 +196,7 @@ function mountExtremes() {
     const every = (rows, word) => run.where.score !== 'em' && rows.every((at) => wordOf(scores[at], run.where) === word);
     const alike = n > 0 && fmt(scores[ranked[0]]) === fmt(scores[ranked.at(-1)]);
     const end = (title, rows, word) => h('div', {}, h('h3', { class: every(rows, word) ? wordClass(scores[rows[0]], run.where) : null }, title), h('div', { class: 'cases' }, rows.map(one)));
-    body.replaceChildren(n === 0 ? h('p', { class: 'muted' }, 'Fewer than two examples were scored.')
+    body.replaceChildren(n === 0 ? h('p', { class: 'muted' }, scored.length < 2 ? 'Fewer than two examples were scored.' : 'Fewer than two of the scored examples are no Yes or No.')
       : h('div', { class: 'pair' },
         end(alike ? `All ${ranked.length} ${wordOf(scores[ranked[0]], run.where).replace('hidden', 'held').replace('no verdict', 'read')} alike, such as:` : every(ranked, 'erased') ? `All ${ranked.length} erased; least:` : 'Most held', held, alike ? wordOf(scores[ranked[0]], run.where) : 'hidden'),
         !alike && end(every(ranked, 'hidden') ? `All ${ranked.length} held; least:` : every(erased, 'erased') ? 'Most erased' : 'Least held', erased, 'erased')),

@@ -17,11 +17,11 @@ function heatTable(run, view) {
 
 // A table of another run in the order of this run's examples and layers.
 function aligned(run, other, values) {
-  const rows = place(other.where);
+  const rows = run.where.examples.map((one) => rowOf(other.where, one));
   const width = other.where.layers.length;
   const columns = run.where.layers.map((layer) => other.where.layers.indexOf(layer));
   return Float32Array.from({ length: run.where.examples.length * columns.length }, (_, at) => {
-    const row = rows.get(run.where.examples[Math.floor(at / columns.length)].idx);
+    const row = rows[Math.floor(at / columns.length)];
     const column = columns[at % columns.length];
     return row === undefined || column < 0 ? NaN : values[row * width + column];
   });

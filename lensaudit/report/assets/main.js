@@ -41,8 +41,16 @@ function mountTop() {
   });
 }
 
-// What tells this condition from the others of its score.
+// What tells this condition from the others of its score; where the settings do not, its rows.
 function conditionName(one) {
+  const same = CONDITIONS.filter((other) => settingsName(other) === settingsName(one));
+  const first = ({ examples }) => examples[0]?.question || examples[0]?.entity || '';
+  const told = [(other) => `beside ${other.retain}`, (other) => `${other.layers.length} layers`, (other) => `from “${short(first(other), 40)}”`].filter((of) => new Set(same.map(of)).size > 1);
+  const name = (other) => [settingsName(other), ...told.map((of) => of(other))].join(' · ');
+  return same.filter((other) => name(other) === name(one)).length > 1 ? `${name(one)} · ${one.id}` : name(one);
+}
+
+function settingsName(one) {
   const differs = Object.entries(one.settings).filter(([name, value]) => CONDITIONS.some((other) => other.score === one.score && String(other.settings[name]) !== String(value)) && !['engine', 'profile'].includes(name));
   return [SCORE_NAMES[one.score], `into ${one.full}`, `${one.examples.length} examples`, ...differs.map(([name, value]) => `${name} ${value}`)].join(' · ');
 }

@@ -143,39 +143,51 @@ function mountKept() {
       h('td', { class: 'num' }, fmt(one.over_erasure_nats, 2)), h('td', {}, strata(one)), h('td', {}, bdi(one.anchor), h('div', { class: 'muted' }, bdi(one.relative_to)))))))));
 }
 
-// One picture of training runs and attacks: everything that goes by optimiser steps.
+// One picture of training runs and attacks: everything that goes by optimiser steps; and one of checkpoints by epoch.
 function mountCurves() {
-  const runs = (DATA.curves ?? []).flatMap((one) => one.points);
+  const points = [...(DATA.curves ?? []).flatMap((one) => one.points), ...checkpoints()].map((point) => ({ unit: 'step', ...point }));
+  if (!points.length) return;
   const attacks = DATA.attacks.filter((one) => one.kind === 'effort').flatMap((one) => Object.entries(one.arms).flatMap(([arm, found]) => found.curve
-    .filter((point) => Number.isFinite(point.rho)).map((point) => ({ source: one.model, series: `recovery ${arm}`, step: point.c, value: point.rho, epoch: null }))));
-  // checkpoints of one training run, told by their names
-  const steps = RUNS.filter((run) => run.where.score === 'uds' && !isAnchor(run.info) && Number.isFinite(run.value)).map((run) => [run, /^(.*?)[-_/]?(?:checkpoint|step|epoch|ep)[-_]?(\d+)$/i.exec(run.info.name)]).filter(([, found]) => found);
-  const named = steps.filter(([, found]) => steps.filter(([, other]) => other[1] === found[1]).length > 1)
-    .map(([run, found]) => ({ source: found[1].split('/').filter(Boolean).at(-1) ?? 'run', series: SCORE_NAMES.uds, step: Number(found[2]), value: run.value, epoch: null }));
-  const points = [...runs, ...named, ...attacks];
-  if (!runs.length && !named.length) return;
-  const names = [...new Set(points.map((point) => `${point.source}: ${point.series}`))];
-  const colours = ['--accent', '--hidden', '--s1', '--partly', '--muted'];
+    .filter((point) => Number.isFinite(point.rho)).map((point) => ({ unit: 'step', source: one.model, series: `recovery ${arm}`, step: point.c, value: point.rho, epoch: null }))));
+  const units = ['step', 'epoch'].map((unit) => [...points, ...attacks].filter((point) => point.unit === unit)).filter((found) => found.length);
   const body = section('curves');
-  const draw = () => {
-    const width = Math.max(420, Math.min(1100, widthOf(body)) - 42);
-    const x = linear(Math.min(...points.map((point) => point.step)), Math.max(...points.map((point) => point.step)), 44, width - 16);
-    const values = points.map((point) => point.value);
-    const y = linear(Math.min(0, ...values), Math.max(1, ...values), 210, 12);
-    body.replaceChildren(h('div', { class: 'card' }, canvas(width, 250, 'by step', yAxis([0, 0.25, 0.5, 0.75, 1], y, 44, width - 16),
-      names.map((name, at) => {
-        const own = points.filter((point) => `${point.source}: ${point.series}` === name).sort((a, b) => a.step - b.step);
-        const colour = css(colours[at % colours.length]);
-        return [g('path', { d: path(own.map((point) => [x(point.step), y(point.value)])), fill: 'none', stroke: colour, 'stroke-width': 2.5, 'stroke-dasharray': /: recovery /.test(name) ? '5 4' : null }),
-          own.map((point) => hover(g('circle', { class: 'dot', cx: x(point.step), cy: y(point.value), r: 4.5, fill: colour }), () => [h('b', {}, bdi(name)),
-            h('span', { class: 'row' }, `step ${point.step}${Number.isFinite(point.epoch) ? `, epoch ${brief(point.epoch)}` : ''}: ${fmt(point.value)}`)]))];
-      }),
-      ticks(...[Math.min, Math.max].map((of) => of(...points.map((point) => point.step))), 6).map((step) => g('text', { x: x(step), y: 230, 'text-anchor': 'middle' }, brief(step))),
-      g('text', { x: (width + 28) / 2, y: 248, 'text-anchor': 'middle' }, 'optimiser steps')),
-    key(...names.map((name, at) => marker(css(colours[at % colours.length]), name)))));
-  };
+  const draw = () => body.replaceChildren(...units.map((found) => curveFigure(found, Math.max(420, Math.min(1100, widthOf(body)) - 42))));
   state.on(['theme'], draw);
   draw();
+}
+
+// Checkpoints of one training run, told by their names: a curve for each set of rows that several of them were asked.
+function checkpoints() {
+  const found = RUNS.filter((run) => run.where.score === 'uds' && !isAnchor(run.info) && Number.isFinite(run.value)).flatMap((run) => {
+    const [, source, word, step] = /^(.*?)[-_/]?(checkpoint|step|epoch|ep)[-_]?(\d+)$/i.exec(run.info.name) ?? [];
+    return word ? [{ run, source, unit: /^ep/i.test(word) ? 'epoch' : 'step', step: Number(step), value: run.value, epoch: null }] : [];
+  });
+  const named = found.filter((one) => found.filter((other) => ['source', 'unit'].every((key) => one[key] === other[key]) && one.run.where === other.run.where).length > 1);
+  const last = (source) => source.split('/').filter(Boolean).at(-1) ?? 'run';
+  const alone = (source) => new Set(named.map((one) => one.source).filter((other) => last(other) === last(source))).size === 1;
+  const several = new Set(named.map((one) => one.run.where)).size > 1;
+  return named.map(({ run, source, ...point }) => ({ ...point, source: alone(source) ? last(source) : source, series: several ? conditionName(run.where) : SCORE_NAMES.uds }));
+}
+
+function curveFigure(points, width) {
+  const names = [...new Set(points.map((point) => `${point.source}: ${point.series}`))];
+  const colours = ['--accent', '--hidden', '--s1', '--partly', '--muted'];
+  const [{ unit }] = points;
+  const ends = [Math.min, Math.max].map((of) => of(...points.map((point) => point.step)));
+  const x = linear(...ends, 44, width - 16);
+  const values = points.map((point) => point.value);
+  const y = linear(Math.min(0, ...values), Math.max(1, ...values), 210, 12);
+  return h('div', { class: 'card' }, canvas(width, 250, `by ${unit}`, yAxis([0, 0.25, 0.5, 0.75, 1], y, 44, width - 16),
+    names.map((name, at) => {
+      const own = points.filter((point) => `${point.source}: ${point.series}` === name).sort((a, b) => a.step - b.step);
+      const colour = css(colours[at % colours.length]);
+      return [g('path', { d: path(own.map((point) => [x(point.step), y(point.value)])), fill: 'none', stroke: colour, 'stroke-width': 2.5, 'stroke-dasharray': /: recovery /.test(name) ? '5 4' : null }),
+        own.map((point) => hover(g('circle', { class: 'dot', cx: x(point.step), cy: y(point.value), r: 4.5, fill: colour }), () => [h('b', {}, bdi(name)),
+          h('span', { class: 'row' }, `${unit} ${point.step}${Number.isFinite(point.epoch) ? `, epoch ${brief(point.epoch)}` : ''}: ${fmt(point.value)}`)]))];
+    }),
+    ticks(...ends, 6).map((step) => g('text', { x: x(step), y: 230, 'text-anchor': 'middle' }, brief(step))),
+    g('text', { x: (width + 28) / 2, y: 248, 'text-anchor': 'middle' }, unit === 'epoch' ? 'epochs' : 'optimiser steps')),
+  key(...names.map((name, at) => marker(css(colours[at % colours.length]), name))));
 }
 
 function mountAttacks() {
@@ -337,6 +349,7 @@ function examplesCsv(run) {
 }
 
 function metricsCsv() {
-  return csv(['model', 'metric', 'high_means', 'value', 'low', 'high', 'n_scored', 'n_unscored', 'reason'],
-    MODELS.flatMap((model) => DATA.metric_kinds.filter((kind) => model.metrics[kind.name]).map((kind) => [model.name, kind.name, kind.high_means, ...model.metrics[kind.name]])));
+  const numbers = ['value', 'low', 'high', 'n_scored', 'n_unscored', 'reason', 'told'];
+  return csv(['model', 'metric', 'high_means', ...numbers],
+    MODELS.flatMap((model) => DATA.metric_kinds.filter((kind) => model.metrics[kind.name]).map((kind) => [model.name, kind.name, kind.high_means, ...numbers.map((_, at) => model.metrics[kind.name][at])])));
 }
