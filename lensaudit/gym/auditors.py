@@ -581,7 +581,10 @@ def _gain(bench: SeedModels, name: str) -> dict[int, float]:
     at_once=True,
 )
 def effort(cases: Sequence[Case]) -> list[AuditorScore]:
-    """E_50 in steps; twice the longest attack where half never return, which ties those models."""
+    """E_50 in steps; twice the longest attack where half never return, which ties those models.
+
+    Unscored where the positive control is lost before: longer attacks say nothing.
+    """
     bench = cases[0].bench
     settings = EffortSettings(
         arms=("T",),
@@ -593,11 +596,13 @@ def effort(cases: Sequence[Case]) -> list[AuditorScore]:
     names = list(dict.fromkeys(case.model for case in cases))
     ready = effort_room.prepare(names, settings, bench.activations / "effort")
     arms = {one.source: one.arms["T"] for one in effort_room.run(ready)}
-    longest = float(2 * settings.steps)
-    return [
-        AuditorScore(longest if found["censored"]["e50"] else float(found["e50"]))
-        for found in (arms[case.model] for case in cases)
-    ]
+    return [_e50(arms[case.model], settings.steps) for case in cases]
+
+
+def _e50(arm: Mapping[str, Any], longest: int) -> AuditorScore:
+    if arm["e50"] is not None and not arm["censored"]["e50"]:
+        return AuditorScore(float(arm["e50"]))
+    return AuditorScore(None, why=arm["reason"]) if arm["reason"] else AuditorScore(2.0 * longest)
 
 
 @auditor(

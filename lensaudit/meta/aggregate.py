@@ -5,7 +5,7 @@ reproduce. `EPS` goes on each term of every harmonic mean but that of `mem`.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from lensaudit.meta.reading import EPOCHS, FLUENCY, UTILITY_PARTS, Values
 from lensaudit.results.kinds.meta import Aggregate, RankedMethod, RankedModel
@@ -60,15 +60,24 @@ def aggregated(values: Values, *, full: str = "full", fluency: bool = True) -> l
     return rows
 
 
-def ranking(rows: Sequence[Aggregate]) -> list[RankedMethod]:
+def ranking(rows: Sequence[Aggregate], anchors: Collection[str] = ()) -> list[RankedMethod]:
     """Methods by their best Overall without UDS; models that no method made are left out.
 
     Of each its best configuration under each of the two Overalls, and its UDS.
+
+    Args:
+        rows: of every model.
+        anchors: names of `full` and `retain`, whatever they are called; of any epoch.
     """
-    methods = dict.fromkeys(row.method for row in rows if row.method not in ("full", "retain"))
+    made = [
+        row
+        for row in rows
+        if row.method not in ("full", "retain")
+        and not {row.model, row.model.removesuffix(f"_{row.epoch}")} & {*anchors}
+    ]
     ranked: list[RankedMethod] = []
-    for method in methods:
-        theirs = [row for row in rows if row.method == method]
+    for method in dict.fromkeys(row.method for row in made):
+        theirs = [row for row in made if row.method == method]
         depths = [row.uds for row in theirs if row.uds is not None]
         ranked.append(
             RankedMethod(

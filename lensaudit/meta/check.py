@@ -14,7 +14,15 @@ from lensaudit.errors import InputError
 from lensaudit.files import read_json
 from lensaudit.meta.documents import read_sources
 from lensaudit.meta.methods import em_rows
-from lensaudit.meta.reading import EPOCHS, Values, attack_aucs, merged, read_values, with_s_mia
+from lensaudit.meta.reading import (
+    EPOCHS,
+    Values,
+    attack_aucs,
+    joined,
+    merged,
+    read_values,
+    with_s_mia,
+)
 from lensaudit.models.registry import load_registry
 from lensaudit.results.reading import Number, checked
 
@@ -122,7 +130,7 @@ def _values(results: Sequence[Path]) -> Values:
         except InputError:
             if not judged:  # a folder of judgements alone holds no values
                 raise
-    values = merged(tables)
+    values = joined(tables)
     registry = load_registry()
     named = {
         name: (s and s.alias_of) or name for name in values.models for s in [registry.get(name)]

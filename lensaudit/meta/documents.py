@@ -11,7 +11,7 @@ of different models; the columns named `common` are means over the models that a
 import itertools
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -192,7 +192,7 @@ def run_aggregate(settings: AggregateSettings, notice: Notice = unheard) -> Aggr
     if not values.models:
         raise InputError(f"{', '.join(map(str, settings.results))}: no model has results")
     rows = aggregated(values, full=anchors["full"], fluency=not settings.no_fluency)
-    record = Aggregates(models=rows, ranking=ranking(rows))
+    record = Aggregates(models=rows, ranking=ranking(rows, anchors.values()))
     header = [one.name for one in fields(Aggregate)]
     lines = [
         [*(vars(one) | {"reasons": "; ".join(map(": ".join, one.reasons.items()))}).values()]
@@ -319,8 +319,16 @@ def table_rows(sources: Sources) -> list[MetaRow]:
     return sorted(rows, key=lambda row: math.inf if row.overall is None else -row.overall)
 
 
+def _named(key: str, judged: Iterable[Faithfulness | Stability]) -> dict[str, Any]:
+    """How the row of a metric begins: by the catalogue, of another as its judgements say."""
+    usual = CATALOGUE.get(key, JudgedMetric(key, key, "other", key, "knows")).named
+    if key in CATALOGUE:
+        return usual
+    told = next((one for one in judged if one.high_means), None)
+    return usual | {name: of for name in usual if (of := getattr(told, name, ""))}
+
+
 def _row(key: str, sources: Sources) -> MetaRow:
-    metric = CATALOGUE.get(key, JudgedMetric(key, key, "other", key, "knows"))
     faith = sources.faithfulness.get(key, Faithfulness(metric=key, reason="no faithfulness result"))
     quantize, relearn = (
         sources.robustness.get(attack, {}).get(
@@ -332,7 +340,7 @@ def _row(key: str, sources: Sources) -> MetaRow:
     low, high = faith.interval.ends or (None, None)
     found = {"faithfulness": faith, "quantize": quantize, "relearn": relearn}
     return MetaRow(
-        **metric.named,
+        **_named(key, found.values()),
         faithfulness=faith.auc,
         faithfulness_low=low,
         faithfulness_high=high,

@@ -18,7 +18,7 @@ Symmetric is the form of the paper's tables, `recovery` that of open-unlearning
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -331,12 +331,42 @@ def check_pools(knows: Sequence[str], forgot: Sequence[str], values: Values) -> 
             raise InputError(f"{name}: {', '.join(twice)} is named twice")
     if both := sorted(set(knows) & set(forgot)):
         raise InputError(f"the pools overlap: {', '.join(both)} is in both")
+    for other, model in _copies((*knows, *forgot), values.weights):
+        what = "the pools overlap" if (other in knows) != (model in knows) else "counted twice"
+        raise InputError(f"{what}: {other} and {model} have the same weights")
+
+
+def check_attacked(
+    models: Sequence[str], anchors: Sequence[str], before: Mapping[str, str], after: Values
+) -> None:
+    """Refuse candidates that are copies, and an attack that left the weights as they were.
+
+    Args:
+        models: the candidates.
+        anchors: other models that are attacked.
+        before: model -> content hash of its weights, where known.
+        after: results of the attack.
+
+    Raises:
+        InputError: names the models.
+    """
+    for other, model in _copies(models, before):
+        raise InputError(f"counted twice: {other} and {model} have the same weights")
+    for model in (*models, *anchors):
+        if model in before and before[model] == after.weights.get(model):
+            raise InputError(
+                f"{model}: not attacked, its weights are the same before and after; name results "
+                "of the attacked model with --after"
+            )
+
+
+def _copies(models: Sequence[str], weights: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Pairs of models that have the same weights."""
     owner: dict[str, str] = {}
-    for model in (one for one in (*knows, *forgot) if one in values.weights):
-        other = owner.setdefault(values.weights[model], model)
+    for model in (one for one in models if one in weights):
+        other = owner.setdefault(weights[model], model)
         if other != model:
-            what = "the pools overlap" if (other in knows) != (model in knows) else "counted twice"
-            raise InputError(f"{what}: {other} and {model} have the same weights")
+            yield other, model
 
 
 def faithfulness(

@@ -16,7 +16,7 @@ its own name.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -29,8 +29,8 @@ from lensaudit.metrics.privacy import ATTACKS, similarity
 from lensaudit.models.registry import published
 from lensaudit.results.integrity import check_result
 from lensaudit.results.kinds.eval import log_in
-from lensaudit.results.manifest import model_in
-from lensaudit.results.reading import Number, checked_as, number, part
+from lensaudit.results.manifest import MANIFEST, model_in
+from lensaudit.results.reading import Number, checked_as, json_object, number, part
 from lensaudit.sweep.attempts import RESULT
 from lensaudit.sweep.plan import PLAN, Variant
 
@@ -221,6 +221,19 @@ def merged(tables: Iterable[Values]) -> Values:
     return Values(rows, waiting, weights, utility, broken)
 
 
+def joined(results: Sequence[Values]) -> Values:
+    """All results as one table, of one model under each name.
+
+    Raises:
+        InputError: one name stands for two models, or two results disagree.
+    """
+    weights: dict[str, str] = {}
+    for model, own in (pair for one in results for pair in one.weights.items()):
+        if weights.setdefault(model, own) != own:
+            raise InputError(f"{model}: results of two different weights; name only one of them")
+    return merged(results)
+
+
 def _add(known: dict[str, float | str], row: Mapping[str, float | str], model: str) -> None:
     for key, one in row.items():
         old = known.get(key)
@@ -280,7 +293,8 @@ def read_values(paths: Iterable[Path], *, attack: str | None = None) -> Values:
         attack: which side of a robustness file is meant: `before`, `quantize` or `relearn`.
 
     Raises:
-        InputError: a path holds no results, or two give different values.
+        InputError: a path holds no results, two give different values, or one name stands for two
+            models.
     """
     tables: list[Values] = []
     for path in paths:
@@ -290,7 +304,7 @@ def read_values(paths: Iterable[Path], *, attack: str | None = None) -> Values:
         if not found:
             raise InputError(f"{path}: {_WANTED}")
         tables += found
-    return merged(tables)
+    return joined(tables)
 
 
 def _file(path: Path, attack: str | None) -> Values:
@@ -301,7 +315,10 @@ def _file(path: Path, attack: str | None) -> Values:
     if isinstance(content.get("models"), list):
         return method_results(content, path)
     if path.name == SUMMARY and "source" in content:
-        return values_of({short_name(str(content["source"])): _picked(content, _DEPTHS, path)})
+        name, beside = short_name(str(content["source"])), path.with_name(MANIFEST)
+        found = model_in(json_object(beside), "source", beside).weights if beside.exists() else None
+        row = values_of({name: _picked(content, _DEPTHS, path)})
+        return replace(row, weights={name: found} if found else {})
     if all(isinstance(row, dict) and "agg_value" in row for row in content.values()):
         return read_log(content, path)
     if all(isinstance(row, dict) for row in content.values()):

@@ -31,7 +31,14 @@ from lensaudit.meta.documents import (
     robustness_table,
     write_judged,
 )
-from lensaudit.meta.judging import check_pools, faithfulness, left, stability, usable
+from lensaudit.meta.judging import (
+    check_attacked,
+    check_pools,
+    faithfulness,
+    left,
+    stability,
+    usable,
+)
 from lensaudit.meta.reading import (
     EPOCHS,
     FLUENCY,
@@ -350,7 +357,8 @@ def prepare_robustness(settings: RobustnessSettings, notice: Notice) -> MetaRun:
     """Models that are attacked, with every name checked.
 
     Raises:
-        InputError: names, results or thresholds are wrong or missing.
+        InputError: names, results or thresholds are wrong or missing, candidates are copies, or
+            results are of models that were not attacked.
     """
     if settings.relearn_data is not None:
         from lensaudit.training.rows import load_rows  # seconds to import
@@ -359,9 +367,9 @@ def prepare_robustness(settings: RobustnessSettings, notice: Notice) -> MetaRun:
     models = _candidates(settings)
     if not models:
         raise InputError("no model to judge robustness on; name some with --source")
-    for results, side in ((settings.before, "before"), (settings.after, settings.attack)):
-        read_values(results, attack=side)
-    return _prepared(
+    before = read_values(settings.before, attack="before")
+    after = read_values(settings.after, attack=settings.attack)
+    how = _prepared(
         f"robustness-{settings.attack}",
         {"source": models},
         settings,
@@ -378,7 +386,10 @@ def prepare_robustness(settings: RobustnessSettings, notice: Notice) -> MetaRun:
             "relearn_data": settings.relearn_data,
             "relearn_lr": settings.relearn_lr,
         },
-    ).told()
+    )
+    anchors = (how.retain,) if settings.attack == "relearn" else ()
+    check_attacked(models, anchors, {**how.inputs["weights"], **before.weights}, after)
+    return how.told()
 
 
 def run_robustness(settings: RobustnessSettings, how: MetaRun) -> RobustnessRecord:

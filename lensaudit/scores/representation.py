@@ -45,7 +45,7 @@ def weighted_erasure(layers: Sequence[LayerErasure]) -> float:
 def cka(a: Rows, b: Rows) -> float:
     """Linear centred kernel alignment of two models on the same rows, in float32.
 
-        ||B'A||_F^2 / sqrt(||A'A||_F^2 ||B'B||_F^2),  columns centred; 0 if the denominator < EPS
+        ||B'A||_F^2 / (||A'A||_F ||B'B||_F),  columns centred; 0 if the denominator < EPS
 
     >>> from torch import tensor
     >>> rows = tensor([[1.0, 0.0], [0.0, 2.0], [3.0, 1.0]])
@@ -54,7 +54,7 @@ def cka(a: Rows, b: Rows) -> float:
     """
     a, b = (side.float() - side.float().mean(0) for side in (a, b))
     shared = (b.T @ a).square().sum()
-    own = ((a.T @ a).square().sum() * (b.T @ b).square().sum()).sqrt()
+    own = (a.T @ a).square().sum().sqrt() * (b.T @ b).square().sum().sqrt()
     return float(shared / own) if own >= EPS else 0.0
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from lensaudit.results.kinds.directions import DirectionsRecord, Experiment
-from lensaudit.results.kinds.effort import EffortRecord
+from lensaudit.results.kinds.effort import EffortPoint, EffortRecord
 from lensaudit.results.kinds.eval import EvaluationResult
 from lensaudit.results.kinds.know import KnowRecord
 from lensaudit.results.kinds.patch import Outputs, PatchSummary
@@ -247,24 +247,28 @@ def _answered(main: RttOutcome, authors: int | None) -> float | None:
     own, floor = (main.accuracies.get(name) for name in ("B", "N"))
     if own is None or floor is None or not (own.n and floor.n):
         return None
-    n = own.n
-    return _counted(own.point * n, floor.point * n, n, authors, own)[1]
+    return counted_excess(own.point * own.n, floor.point * own.n, own.n, authors)[1]
 
 
 def _effort(one: EffortRecord, nulls: Calibration) -> list[Told]:
-    points = [
-        (point.low, point.rho, point.c)
-        for arm in one.arms.values()
-        for point in arm.curve
-        if point.low is not None and point.rho is not None
+    """The strongest reading; chances of counts are taken as often as there are readings."""
+    points = [at for arm in one.arms.values() for at in arm.curve if at.rho is not None]
+    views = [
+        _reading(at, one, len(points), nulls) for at in points if at.low is not None or one.n_facts
     ]
-    if not points:
-        return [(one.model, [View("effort", None, why="no rate has an interval")])]
-    low, rho, c = max(points)
-    # the limit is one-sided: what the other end is was not asked
-    held, blind = Estimate(max(rho, low), low, 1.0), "a longer attack may find more"
-    shown = f"share recovered after {c} steps {rho:.2f}, lower limit {low:.2f}"
-    return [(one.model, [_excess("effort", held, shown, nulls, None, blind=blind)])]
+    return [(one.model, [strongest(views or [View("effort", None, why="no reading has a rho")])])]
+
+
+def _reading(at: EffortPoint, run: EffortRecord, n_readings: int, nulls: Calibration) -> View:
+    """View of the models after so many steps: by the lower limit, without one by counts."""
+    rho, low, own, never, n = at.rho or 0.0, at.low, at.source or 0.0, at.retain or 0.0, run.n_facts
+    shown, blind = f"share recovered after {at.c} steps {rho:.2f}", "a longer attack may find more"
+    if low is not None:
+        # the limit is one-sided: what the other end is was not asked
+        held = Estimate(max(rho, low), low, 1.0)
+        return _excess("effort", held, f"{shown}, lower limit {low:.2f}", nulls, None, blind=blind)
+    chance = min(1.0, n_readings * counted_excess(own * n, never * n, n, run.n_authors or None)[1])
+    return View("effort", Estimate(rho, why=at.reason), shown, chance, blind=blind)
 
 
 def _relearn(one: RelearnRecord, nulls: Calibration) -> list[Told]:
@@ -284,8 +288,9 @@ def _directions(one: DirectionsRecord, nulls: Calibration) -> list[Told]:
     ablate = one.experiments.get("ablate", Experiment())
     held = ablate.estimate
     if held.value is None:
-        why = ablate.unscored or "ABLATE was not scored"
-        return [(one.source, [View("ablate", None, why=why)])]
+        return [
+            (one.source, [View("ablate", None, why=ablate.unscored or "ABLATE was not scored")])
+        ]
     shown, blind = f"recovery {held.value:.2f}", "no one direction is no proof"
     return [(one.source, [_excess("ablate", held, shown, nulls, one.n_groups, blind=blind)])]
 
@@ -361,10 +366,16 @@ def _said_alone(name: str, one: Outputs, n_authors: int) -> View:
     rows = worth(one.n, rows_each(one.n, n_authors))
     n_said = math.floor(one.source * rows + 1e-9)
     chance = float(bdtrc(n_said - 1, math.floor(rows), SAYS_HALF * one.full))
-    control = None if chance <= LEVEL else GUESSED
     held = share_of(one.source * rows, rows).on(0.0, one.full)
-    shown = f"{shown}, full {one.full:.0%}"
-    return View(name, held, shown, chance, n_authors, control, number=own)
+    return View(
+        name,
+        held,
+        f"{shown}, full {one.full:.0%}",
+        chance,
+        n_authors,
+        None if chance <= LEVEL else GUESSED,
+        number=own,
+    )
 
 
 _OTHERS = Null(0.0, OTHERS_SPREAD, OTHERS_SEEDS)

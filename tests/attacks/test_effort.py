@@ -15,7 +15,7 @@ from support import EMBEDDED
 
 import lensaudit as la
 from lensaudit.attacks.effort.arms import held_out
-from lensaudit.attacks.effort.curve import chosen, effort_at, judged_by, readings
+from lensaudit.attacks.effort.curve import chosen, effort_at, judged_by, last_read, readings
 from lensaudit.attacks.effort.runs import flop_per_token, prepare, tokens_at
 from lensaudit.attacks.rtt.readout import read
 from lensaudit.attacks.settings import EffortSettings
@@ -63,7 +63,8 @@ def test_rho_is_the_part_of_the_gap_that_the_attack_closes_where_full_is_ahead()
     (fifth,) = readings(costs([0]), Arms(one, one, (other,)), [n // 2 for n in range(20)])
     assert fifth.rho == pytest.approx(1)
     (at,) = curve_of([0], marks(24), marks(24), marks(4))
-    assert (at.rho, at.low, at.reason) == (1, 1, "every author has the same ratio: no interval")
+    # no interval is no interval; where source and full answer alike E is read from the estimate
+    assert (at.rho, at.low, at.reason) == (1, None, "every author has the same ratio: no interval")
     assert effort_at([at], 0.8, "lower limit") == (0, False)
 
 
@@ -109,6 +110,28 @@ def test_what_does_not_come_back_is_censored_and_what_cannot_be_read_is_not():
     assert "diverges on the model" in at[1].reason
     half = np.arange(24) < 12
     assert chosen({0.1: lost, 0.2: marks(24, 1)}, half) == 0.2
+
+
+def test_an_attack_that_breaks_full_is_no_failed_recovery():
+    # before any attack full is ahead: a rho of (6 - 4) / (24 - 4) says nothing of attacks
+    steps, source, floor = [0, 1, 2], marks(6, 0, 0), marks(4, 0, 0)
+    at_once = curve_of(steps, source, marks(24, 0, 0), floor)
+    assert (at_once[0].rho, at_once[1].rho) == (pytest.approx(0.1), None)
+    later = curve_of(steps, source, marks(24, 20, 0), floor)
+    for by in ("estimate", "lower limit"):
+        assert effort_at(at_once, 0.5, by) == (None, False)
+        assert effort_at(later, 0.5, by) == (1, True)
+    assert (last_read(at_once), last_read(later)) == (0, 1)
+    # what is there before any attack needs none
+    known = curve_of(steps, marks(24, 0, 0), marks(24, 0, 0), floor)
+    assert effort_at(known, 0.5, "lower limit") == (0, False)
+
+
+def test_a_run_says_where_the_positive_control_was_lost(tmp_path):
+    found = la.effort("demo/npo", tmp_path, arms=("T",), **SHORT | {"steps": 1, "lrs": (0.1,)})
+    arm, why = found.arms["T"], "full is 0.00 ahead of retain, wanted 0.2: nothing to measure by"
+    assert (arm["e50"], arm["censored"]["e50"], arm["reason"]) == (None, False, why)
+    assert found.summary["notes"] == [f"arm T: no rho under any attack ({why})"]
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from lensaudit.cli.main import run
 from lensaudit.errors import InputError
 from lensaudit.files import write_json
 from lensaudit.gym import registry
-from lensaudit.gym.auditors import AUDITORS, fitted, ranks
+from lensaudit.gym.auditors import AUDITORS, _e50, fitted, ranks
 from lensaudit.gym.make import make
 from lensaudit.gym.registry import engine_version, load_own
 from lensaudit.gym.scoring import Fooled, Submitted, score
@@ -92,6 +92,21 @@ def test_questions_and_attacks_on_what_is_said_tell_full_from_retain(asked, audi
     assert sign * found["full"] > sign * found["retain"]
     if auditor == "worst_excess":
         assert found["retain"] == 0  # the control arm, and nothing was run
+
+
+@pytest.mark.parametrize(
+    ("e50", "censored", "reason", "score"),
+    [
+        (4, False, "full was lost later", 4.0),
+        (256, True, "", 512.0),
+        (8, True, "full was lost", None),
+        (None, False, "full was lost", None),
+    ],
+)
+def test_effort_without_its_positive_control_is_unscored(e50, censored, reason, score):
+    arm = {"e50": e50, "censored": {"e50": censored}, "reason": reason}
+    found = _e50(arm, 256)
+    assert (found.score, found.why) == (score, reason if score is None else None)
 
 
 def test_another_engine_is_another_auditor(tmp_path, monkeypatch):

@@ -97,3 +97,10 @@ def test_methods_are_ranked_by_their_best_without_uds_and_gaps_come_last():
     assert (npo.n_models, npo.uds_mean) == (2, 1.0)
     assert (rmu.uds_low, rmu.uds_high) == (0.2, 0.2)
     assert (idk.best_without_uds, idk.uds_mean) == (None, None)
+
+
+def test_an_anchor_of_any_name_is_no_method():
+    names = ("out/never", "never_ep5", "base_ep10", "base_of_all", "npo_a")
+    rows = aggregated(values_of(dict.fromkeys(names, WHOLE) | {"full": WHOLE}))
+    ranked = ranking(rows, ["base", "out/never"])
+    assert {one.method: one.n_models for one in ranked} == {"never": 1, "base": 1, "npo": 1}

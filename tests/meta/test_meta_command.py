@@ -395,6 +395,30 @@ def test_the_anchors_in_the_results_are_no_candidates(tmp_path, capsys):
     assert found["metrics"][0]["value"] is None
 
 
+@pytest.mark.parametrize(
+    ("attack", "after", "said"),
+    [
+        ("quantize", {"a": "a4", "b": "b4", "demo/retain": "r"}, None),
+        ("quantize", {"a": "a4", "b": "b"}, "b: not attacked, its weights are the same"),
+        ("relearn", {"a": "a2", "b": "b2", "demo/retain": "r"}, "demo/retain: not attacked"),
+        ("quantize", {"c": "c4"}, "counted twice: a and c have the same weights"),
+    ],
+)
+def test_models_that_were_not_attacked_or_are_copies_are_refused(
+    tmp_path, capsys, attack, after, said
+):
+    before = {"a": "a", "b": "b", "demo/retain": "r"} | ({"c": "a"} if "c" in after else {})
+    for side, models in (("before", before), ("after", after)):
+        for at, (name, weights) in enumerate(models.items()):
+            put(tmp_path / side / str(at) / "TOFU_EVAL.json", {"uds": {"agg_value": 0.5}})
+            model = {"name": name, "weights": weights}
+            put(tmp_path / side / str(at) / "manifest.json", {"inputs": {"model": model}})
+    chosen = (*metrics(["uds"]), "--filter", "none", "--retain", "demo/retain", "--dry-run")
+    asked = of_results(tmp_path, attack, tmp_path / "before", tmp_path / "after", *chosen)
+    assert run(asked) == (2 if said else 0)
+    assert (said or "") in capsys.readouterr().err
+
+
 def test_the_whole_chain_on_published_values(tmp_path, capsys):
     """124 of 150 models by utility, 12 of them by UDS; what does not move is stable."""
     path = GOLDEN / "published" / "method_results.json"

@@ -133,6 +133,18 @@ def test_labels_and_directions_are_the_published_ones(published):
         assert rises == (one.high_means == "knows"), raw["key"]
 
 
+@pytest.mark.parametrize("kind", ["faithfulness", "robustness"])
+def test_a_metric_outside_the_catalogue_means_what_its_judgement_says(tmp_path, kind):
+    told = {"metric": "forget_quality", "label": "quality", "category": "other"}
+    rows = [told | {"high_means": "forgot"}, {"metric": "uds", "high_means": "knows"}]
+    content = {"kind": kind, "metrics": rows} | ({"attack": "relearn"} if kind[0] == "r" else {})
+    (tmp_path / "it.json").write_text(json.dumps(content))
+    found = {row.metric: row for row in table_rows(read_sources([tmp_path / "it.json"]))}
+    quality, uds = found["forget_quality"], found["uds"]
+    assert (quality.label, quality.category, quality.high_means) == ("quality", "other", "forgot")
+    assert (uds.label, uds.high_means) == ("UDS", "forgot")  # the catalogue's own
+
+
 FAITH = {"metric": "uds", "auc": 0.9, "interval_95": [0.8, 1.0], "threshold": 0.5}
 
 

@@ -109,6 +109,27 @@ def test_an_evaluation_and_a_patch_run_of_one_model_join_and_may_not_disagree(tm
         read_values([tmp_path / "nowhere"])
 
 
+@pytest.mark.parametrize("other", ["v", "w", None])
+def test_two_models_of_one_name_are_never_one_row(tmp_path, other):
+    for folder, metric, weights in (("a", "uds", "w"), ("b", "extraction_strength", other)):
+        put(tmp_path / folder / "TOFU_EVAL.json", {metric: {"agg_value": 0.2}})
+        model = {"name": "./ckpt"} | ({"weights": weights} if weights else {})
+        put(tmp_path / folder / "manifest.json", {"inputs": {"model": model}})
+    if other != "v":
+        assert read_values([tmp_path]).rows == {"./ckpt": {"uds": 0.2, "es": 0.2}}
+        return
+    said = r"\./ckpt: results of two different weights; name only one of them"
+    for several in ([tmp_path], [tmp_path / "a", tmp_path / "b"]):
+        with pytest.raises(InputError, match=said):
+            read_values(several)
+    # a depth is of the model that was patched
+    put(tmp_path / "c" / "summary.json", {"source": "./ckpt", "lens": 0.4})
+    put(tmp_path / "c" / "manifest.json", {"inputs": {"source": {"weights": "v"}}})
+    assert read_values([tmp_path / "b", tmp_path / "c"]).rows["./ckpt"]["logit_lens"] == 0.4
+    with pytest.raises(InputError, match=said):
+        read_values([tmp_path / "a", tmp_path / "c"])
+
+
 POOL = {
     "open-unlearning/pos_tofu_Llama-3.2-1B-Instruct_full_lr1e-05_wd0.01_epoch5": {
         "metrics": {"uds": 0.6, "es": None},

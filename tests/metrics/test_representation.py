@@ -225,6 +225,13 @@ def test_cka_ignores_rotation_scale_and_offset_and_is_symmetric(a, b):
     assert cka(a, a) == pytest.approx(1, abs=1e-5)
 
 
+@pytest.mark.parametrize("norm", [1.0, 1e4, 1e6])
+def test_cka_of_long_streams_is_that_of_short_ones(norm):
+    a, b = (torch.randn(2000, 8, generator=torch.Generator().manual_seed(at)) for at in (0, 1))
+    assert cka(norm * a, norm * a) == pytest.approx(1, abs=1e-5)
+    assert cka(norm * a, norm * (a + b)) == pytest.approx(cka(a, a + b), abs=1e-5)
+
+
 def test_erasure_by_hand():
     # constant rows have no alignment
     assert cka(torch.ones(5, 3), torch.randn(5, 3)) == 0.0

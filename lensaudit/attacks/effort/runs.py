@@ -23,7 +23,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lensaudit.attacks.effort.arms import HeldOut, held_out
-from lensaudit.attacks.effort.curve import Marks, chosen, effort_at, judged_by, readings
+from lensaudit.attacks.effort.curve import (
+    Marks,
+    chosen,
+    effort_at,
+    judged_by,
+    last_read,
+    readings,
+)
 from lensaudit.attacks.effort.job import BATCHES, FILE, EffortJob, fill, grid
 from lensaudit.attacks.result import EffortResult, effort_folders
 from lensaudit.attacks.rtt.log import Log, read_log
@@ -333,6 +340,8 @@ def _arm(
     curve = readings(costs, arms.each(marks), ready.groups)
     by = judged_by(ready.groups)
     efforts = {key: effort_at(curve, share, by) for key, share in SHARES.items()}
+    is_open = any(step is None or censored for step, censored in efforts.values())
+    lost = [one.reason for one in curve if one.c > last_read(curve)]
     runs = {rate: ready.marks(arms.source, arm, rate) for rate in sorted(set(spoken))}
     best = chosen(runs, np.ones_like(ready.half))
     return EffortArm(
@@ -343,7 +352,7 @@ def _arm(
         rank=best.rank or None,
         rates=list(spoken),
         cost={key: None if step is None else costs[step] for key, (step, _) in efforts.items()},
-        reason=curve[0].reason if efforts["e50"][0] is None else "",
+        reason=lost[0] if is_open and lost else "",
         trained_on=ARMS[arm],
         n_rows=ready.held.n_rows(arm),
         likeness=ready.held.likeness.get(arm),
@@ -368,7 +377,9 @@ def _notes(ready: PreparedEffort, source: Checkpoint, record: EffortRecord) -> l
     highest = max(one.lr for one in ready.rates)
     for arm, one in record.arms.items():
         if one.reason:
-            found.append(f"arm {arm}: no rho at any length ({one.reason})")
+            last = last_read(one.curve)
+            after = f"after more than {last} steps" if last else "under any attack"
+            found.append(f"arm {arm}: no rho {after} ({one.reason})")
         if len({rate.lr for rate in ready.rates}) > 1 and one.lr == highest:
             found.append(f"arm {arm}: the highest rate was chosen; a higher one may be faster")
     diverged = {

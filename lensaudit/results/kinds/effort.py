@@ -54,6 +54,7 @@ class EffortArm:
     """Those that speak, each chosen on the half of the facts that it does not speak for."""
     cost: Mapping[str, Mapping[str, Whole] | None] = field(default_factory=dict)
     reason: str
+    """Why longer attacks have no rho, where one of these was not reached before."""
     trained_on: str
     n_rows: Whole = 0
     likeness: Number | None = None
