@@ -329,7 +329,7 @@ def _usual(variable: str, folder: Path) -> Path:
     """
     there = next(one for one in (folder, *folder.parents) if one.exists())
     if os.environ.get(variable) or there == folder or os.access(there, os.W_OK):
-        return Path(os.environ.get(variable) or folder)
+        return Path(os.environ.get(variable) or folder).expanduser()
     instead = user_cache() / folder
     _say_once(f"{folder} cannot be made here: {instead} is used; {variable} names another folder")
     return instead

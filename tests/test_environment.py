@@ -62,6 +62,25 @@ def test_a_folder_is_where_the_option_says_else_the_variable_else_the_file(
     assert "--activations: of-file (lensaudit.toml)" in said(*ask)
 
 
+def test_a_tilde_is_the_home_folder_where_no_shell_says_so(tmp_path, monkeypatch, capsys):
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "p.toml").write_text('sources = ["demo/npo"]\nactivations = "of-file"\n')
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("LENSAUDIT_OUT", "~/out")
+    monkeypatch.setenv("LENSAUDIT_ACTIVATIONS", "~/kept")
+    assert (results_folder(), activations_folder()) == (home / "out", home / "kept")
+    ask = ("patch", "--limit", "1", "--dry-run", "--project=~/p.toml")
+    for words, place in (((), "kept"), (("--activations=~/typed",), "typed")):
+        assert run([*ask, *words]) == 0
+        assert f"--activations: {home / place} (" in capsys.readouterr().out
+    monkeypatch.setenv("LENSAUDIT_PROJECT", "~/p.toml")
+    assert run(["models"]) == 0
+    assert run(["runs", "ls", "~/nowhere"]) == 2
+    assert f"{home}/nowhere: no such folder" in capsys.readouterr().err
+
+
 def test_python_reads_the_variables_when_it_is_called(tmp_path, monkeypatch):
     monkeypatch.setenv("LENSAUDIT_ACTIVATIONS", str(tmp_path / "a"))
     assert PatchSettings().activations == tmp_path / "a"

@@ -35,8 +35,8 @@ from lensaudit.errors import InputError
 from lensaudit.models.hashing import looking
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import Notice, Tell, unheard
-from lensaudit.results.manifest import COMPARISON_MANIFEST, MANIFEST
-from lensaudit.results.owner import folders_for
+from lensaudit.results.manifest import MANIFEST
+from lensaudit.results.owner import comparison_in, folders_for
 from lensaudit.results.question import Key, Question
 
 R = TypeVar("R")
@@ -56,8 +56,9 @@ def patched(
 
     def manifests(folders: Sequence[Path]) -> list[Path]:
         beside = len(folders) > 1 and settings.score != "em"
-        compared = [folders[0].parent / COMPARISON_MANIFEST] if beside else []
-        return [*(one / MANIFEST for one in folders), *compared]
+        compared = [comparison_in(folders)] if beside else []
+        tables = (one.with_name(f"{one.stem}_{MANIFEST}") for one in compared)
+        return [*(one / MANIFEST for one in folders), *tables]
 
     def made(question: Question) -> tuple[list[PatchResult], list[Path]]:
         check_rows(names, settings)

@@ -52,8 +52,7 @@ def plan_patch(
         InputError: as `patch_into`.
     """
     check_places(sources, folder)
-    settings = anchored(tuple(sources), settings)
-    session = prepare(sources, settings, notice=notice)
+    session = prepare(sources, anchored(tuple(sources), settings), notice=notice)
     if folder is not None:
         folders_in(session, folder, notice)
     return planned(session)
@@ -134,8 +133,12 @@ def patch_into(
         name, outcome = one.summary.source, one.outcome
         rows = with_texts(one.rows, session)
         summary = replace(one.summary, verdict=_judged(one, nulls))
-        by = outcome and outcome.computed_by
-        made = manifest_of(session, {"source": session.sources[name]}, started, scores_by=by)
+        made = manifest_of(
+            session,
+            {"source": session.sources[name]},
+            started,
+            scores_by=outcome and outcome.computed_by,
+        )
         with in_turn(folders[name]):
             claim(folders[name], COMMAND, FILES)
             clear(folders[name])
@@ -143,9 +146,9 @@ def patch_into(
             results[name] = read_patched({name: folders[name]})[0]
     outcomes = [one.outcome for one in found if one.outcome is not None]
     if len(outcomes) > 1:
-        parent = next(iter(folders.values())).parent
         made = manifest_of(session, session.sources, started, command="patch comparison")
-        write_comparison(parent, outcomes, made)
+        with in_turn(next(iter(folders.values())).parent):
+            write_comparison([*folders.values()], outcomes, made, placed or notice)
     return [results[name] for name in folders]
 
 
@@ -153,9 +156,8 @@ def _judged(one: Summarised, nulls: Mapping[str, Any]) -> Verdict:
     """The verdict of a source by its run of patching alone."""
     if one.outcome is None:
         return Verdict("undecided", f"{one.summary.source}: undecided: {NOT_A_DEPTH}.", [])
-    if one.summary.kind == COUNTERFACTUAL:
-        return judge_alone(one.summary, nulls)
-    return judge_run(one.summary, one.rows, nulls)
+    is_alone = one.summary.kind == COUNTERFACTUAL
+    return judge_alone(one.summary, nulls) if is_alone else judge_run(one.summary, one.rows, nulls)
 
 
 def run_of(session: Session, source: str) -> Run:
@@ -190,8 +192,10 @@ def with_texts(rows: Sequence[Mapping[str, Any]], session: Session) -> list[dict
 
     And with the tokens of their spans as text, where they were read by token.
     """
-    texts = ("question", "answer", "prefix", "entity")
-    asked = {e.idx: {name: getattr(e, name) for name in texts} for e in session.examples}
+    asked = {
+        e.idx: {name: getattr(e, name) for name in ("question", "answer", "prefix", "entity")}
+        for e in session.examples
+    }
     spans = {e.idx: e.token_ids[e.start + 1 : e.end + 1] for e in session.encoded}
     found = []
     for row in rows:

@@ -9,7 +9,7 @@ import click
 from rich.filesize import decimal as size
 
 from lensaudit.cli import library
-from lensaudit.cli.options import ByteSize, SettingOption, shared
+from lensaudit.cli.options import ByteSize, PlaceName, SettingOption, shared
 from lensaudit.cli.terminal import answer, emit, listing, say, tell
 from lensaudit.errors import VerificationError
 
@@ -137,7 +137,7 @@ def gc(
     "output",
     cls=SettingOption,
     required=True,
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=PlaceName(dir_okay=False),
 )
 @shared("activations", "json")
 def export(cache: str, output: Path, activations: Path, as_json: bool) -> None:
@@ -154,7 +154,7 @@ def export(cache: str, output: Path, activations: Path, as_json: bool) -> None:
 
 
 @activations.command("import")
-@click.argument("file", metavar="ARCHIVE", type=click.Path(path_type=Path, dir_okay=False))
+@click.argument("file", metavar="ARCHIVE", type=PlaceName(dir_okay=False))
 @shared("activations", "json")
 def import_(file: Path, activations: Path, as_json: bool) -> None:
     """Take in a cache that `export` wrote elsewhere, once every byte of it is checked."""

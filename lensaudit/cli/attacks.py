@@ -17,7 +17,7 @@ from lensaudit.attacks.settings import (
     WorstSettings,
 )
 from lensaudit.cli import library
-from lensaudit.cli.options import options, result_folder, shared
+from lensaudit.cli.options import PlaceName, options, result_folder, shared
 from lensaudit.cli.terminal import (
     LOOKING,
     ProgressBar,
@@ -212,7 +212,7 @@ def run(settings: StudySettings, as_json: bool, dry_run: bool) -> None:
 
 
 @rtt.command()
-@click.argument("log", type=click.Path(path_type=Path), required=False)
+@click.argument("log", type=PlaceName(), required=False)
 @options(SummarySettings)
 @shared("json")
 def summarize(settings: SummarySettings, as_json: bool) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from lensaudit.cli import library
-from lensaudit.cli.options import options, shared
+from lensaudit.cli.options import PlaceName, options, shared
 from lensaudit.cli.terminal import (
     ProgressBar,
     answer,
@@ -25,7 +25,7 @@ from lensaudit.judge.settings import (
 )
 from lensaudit.screen.cells import brief, fields
 
-_PATH = click.Path(path_type=Path)
+_PATH = PlaceName()
 _LOG = click.argument("log", type=_PATH)
 _SENT = tuple(one.name for one in fields_of(LogSettings) if one.name not in ("offline", "fresh"))
 """What is chosen of a log that goes out in batches: each answer is new, and none is here yet."""

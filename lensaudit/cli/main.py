@@ -8,6 +8,8 @@ import os
 import signal
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +137,20 @@ SILENT = {
 """Variables that keep remarks and bars of other packages off stderr, where nobody set them."""
 
 
+@contextmanager
+def _piped() -> Iterator[None]:
+    """Where the reader of stdout left (`| head`), end as a pipe's writer does, silently.
+
+    Of this error click itself makes exit code 1, which is that of a failure.
+    """
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise click.exceptions.Exit(128 + signal.SIGPIPE) from error
+
+
 class LazyGroup(click.Group):
     """A group that imports a command's module when the command is called, not before."""
 
@@ -158,6 +174,16 @@ class LazyGroup(click.Group):
             meant = "".join(f" Did you mean '{one}'?" for one in near)
             ctx.fail(f"No such command '{args[0]}'.{meant}")
         return super().resolve_command(ctx, args)
+
+    def make_context(self, *named: Any, **extra: Any) -> click.Context:
+        """Read the command line, and print the help of `lensaudit`."""
+        with _piped():
+            return super().make_context(*named, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command."""
+        with _piped():
+            return super().invoke(ctx)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The help lines, from the table alone."""
@@ -217,10 +243,6 @@ def run(arguments: list[str] | None = None) -> int:
     """Run the command line and return its exit code; see the table in docs/terminal.md."""
     try:
         answer: Any = cli.main(args=arguments, prog_name="lensaudit", standalone_mode=False)
-    except BrokenPipeError:
-        # the reader of stdout left (`| head`): end as a pipe's writer does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 128 + signal.SIGPIPE
     except USERS as error:
         if (said := _said(error)) is None:
             raise

@@ -10,7 +10,7 @@ import click
 from rich.filesize import decimal as size
 
 from lensaudit.cli import library
-from lensaudit.cli.options import ByteSize, SettingOption, options, shared
+from lensaudit.cli.options import ByteSize, PlaceName, SettingOption, options, shared
 from lensaudit.cli.terminal import answer, emit, notice, say, tell, written
 from lensaudit.errors import VerificationError
 from lensaudit.files import read_json
@@ -33,7 +33,7 @@ from lensaudit.sweep.settings import CheckSettings, PlanSettings, RunSettings, W
 if TYPE_CHECKING:
     from lensaudit.results.kinds.curve import CurveRow
 
-RESULTS = click.argument("results", nargs=-1, required=True, type=click.Path(path_type=Path))
+RESULTS = click.argument("results", nargs=-1, required=True, type=PlaceName())
 
 
 @click.group()
@@ -195,7 +195,7 @@ def gym_table(settings: GymTableSettings, as_json: bool) -> None:
 
 
 @gym.command()
-@click.argument("recipe", type=click.Path(path_type=Path, dir_okay=False))
+@click.argument("recipe", type=PlaceName(dir_okay=False))
 @options(SubmitSettings)
 @shared("json")
 def submit(settings: SubmitSettings, recipe: Path, as_json: bool) -> None:
@@ -210,7 +210,7 @@ def submit(settings: SubmitSettings, recipe: Path, as_json: bool) -> None:
     )
 
 
-FOLDER = click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
+FOLDER = click.argument("folder", type=PlaceName(file_okay=False))
 WATCH_S = 10.0
 SHOWN = 20
 
@@ -303,7 +303,7 @@ def retry(folder: Path, models: tuple[str, ...], redo: bool) -> None:
 @click.option(
     "--out",
     "-o",
-    type=click.Path(path_type=Path),
+    type=PlaceName(),
     help="Folder of the table and results. [default: FOLDER/results]",
 )
 @click.option("--allow-missing", is_flag=True, help="Go on where planned units have no result.")

@@ -12,7 +12,14 @@ import click
 from lensaudit.association.settings import KnowSettings
 from lensaudit.auditing.settings import AuditSettings, EvaluateSettings
 from lensaudit.cli import library
-from lensaudit.cli.options import ModelName, SettingOption, options, result_folder, shared
+from lensaudit.cli.options import (
+    ModelName,
+    PlaceName,
+    SettingOption,
+    options,
+    result_folder,
+    shared,
+)
 from lensaudit.cli.project import choosing, current_project, is_typed
 from lensaudit.cli.terminal import (
     LOOKING,
@@ -106,7 +113,7 @@ def cache_command(model: str, settings: CacheSettings, as_json: bool, dry_run: b
 @click.option(
     "--from-log",
     "log",
-    type=click.Path(path_type=Path),
+    type=PlaceName(),
     help="Recompute the aggregates of a log; no model is needed.",
 )
 @shared("json", "dry_run")
@@ -158,7 +165,7 @@ def evaluate_command(
 @click.option(
     "-o",
     "--out",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=PlaceName(file_okay=False),
     help="Folder of all results and of audit.html. [default: experiments/out/audit-<source>]",
 )
 @click.option(
@@ -353,7 +360,7 @@ def people_command() -> None:
 
 
 @people_command.command()
-@click.option("-o", "--out", required=True, type=click.Path(path_type=Path), help="New folder.")
+@click.option("-o", "--out", required=True, type=PlaceName(), help="New folder.")
 @click.option(
     "--people", default=40, show_default=True, help="How many people; half are to be taught."
 )
@@ -365,12 +372,12 @@ def draw(out: Path, people: int, seed: int | None) -> None:
 
 
 @people_command.command("test")
-@click.argument("results", type=click.Path(exists=True, path_type=Path))
+@click.argument("results", type=PlaceName(exists=True))
 @click.option(
     "--canaries",
     "folder",
     required=True,
-    type=click.Path(exists=True, path_type=Path),
+    type=PlaceName(exists=True),
     help="Folder that `canaries draw` wrote.",
 )
 @click.option("--seal", required=True, help="Seal that `canaries draw` printed.")

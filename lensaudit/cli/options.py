@@ -244,7 +244,7 @@ def _type(kind: Any, words: Option) -> Any:
         return ChoiceOrNone([words.none, *names]) if words.none else click.Choice(names)
     if kind is Path:
         kinds = {"dir_okay": words.is_a != "file", "file_okay": words.is_a != "folder"}
-        return click.Path(path_type=Path, **kinds)
+        return PlaceName(**kinds)
     if words.is_a in ("model", "served"):
         return ModelName(addresses=words.is_a == "served")
     if words.is_a == "bytes":
@@ -265,6 +265,17 @@ class ChoiceOrNone(click.Choice):
         """The word, or None for the first."""
         found = super().convert(value, param, ctx)
         return None if found == self.choices[0] else found
+
+
+class PlaceName(click.Path):
+    """A file or folder; `~` is the home folder, also where no shell puts it, as in `--out=~/a`."""
+
+    def __init__(self, **kinds: bool):
+        super().__init__(path_type=Path, **kinds)
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        """The place."""
+        return super().convert(os.path.expanduser(value), param, ctx)
 
 
 class ByteSize(click.ParamType):
@@ -495,7 +506,7 @@ class ModelName(click.ParamType):
 
 def result_folder(usual: str) -> Callable[[Command], Command]:
     """`--out`, the result folder; `usual` is its default."""
-    place = click.Path(path_type=Path)
+    place = PlaceName()
     return click.option("-o", "--out", type=place, help=f"Result folder. [default: {usual}]")
 
 

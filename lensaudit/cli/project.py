@@ -12,7 +12,7 @@ from click.core import ParameterSource
 from click.types import FloatParamType, IntParamType
 
 from lensaudit.cli import library
-from lensaudit.cli.options import ModelName, SettingOption, add_vocabulary, options_of
+from lensaudit.cli.options import ModelName, PlaceName, SettingOption, add_vocabulary, options_of
 from lensaudit.cli.terminal import notice, say
 from lensaudit.errors import InputError
 from lensaudit.judge.settings import JudgeSettings
@@ -99,7 +99,7 @@ def as_all(command: click.Command, path: str) -> click.Command:
     add_vocabulary(command)
     option = click.Option(
         ["--project"],
-        type=click.Path(path_type=Path),
+        type=PlaceName(),
         metavar="FILE",
         envvar=VARIABLE,
         is_eager=True,
@@ -164,7 +164,7 @@ def _use(ctx: click.Context, path: str, given: Path | None) -> None:
     values = _values(project, path, ctx.command, is_named=given is not None)
     ctx.default_map = {**values, **(ctx.default_map or {})}
     ctx.find_root().meta[_META] = project
-    if places := own_places(file):
+    if places := own_places(project.file):
         ctx.with_resource(library.results_manifest.placed(places))
     # as of an option with a variable: what is typed, the environment, the file, the usual
     if project.out is not None and not os.environ.get(RESULTS_VARIABLE):
@@ -173,22 +173,25 @@ def _use(ctx: click.Context, path: str, given: Path | None) -> None:
 
 
 def _check_tables(ctx: click.Context, project: Project) -> None:
-    """Refuse a table that is none of a command, and what [judge] says and no judge understands.
+    """Refuse a table that is of no command, or of a group of them; [judge] is of all judges.
 
     Raises:
         InputError: names the table or the key, and the nearest that is known.
     """
     root = ctx.find_root().command
     for table in project.commands if isinstance(root, click.Group) else ():
-        group, known = root, list[str]()
+        group, head = root, f"{project.file}: [{table.replace(' ', '.')}]"
         for word in table.split():
-            head = f"{project.file}: [{table.replace(' ', '.')}]"
             if not isinstance(group, click.Group):
                 raise InputError(f"{head} is no command; an option has a value: {word} = …")
             known = group.list_commands(ctx)
             if word not in known:
                 raise InputError(f"{head} is no command{_meant(word, known)}")
             group = group.get_command(ctx, word)
+        if isinstance(group, click.Group) and not group.invoke_without_command:
+            own = ", ".join(f"[{table}.{one}]" for one in group.list_commands(ctx))
+            if table != _JUDGE:
+                raise InputError(f"{head} is a group of commands; name the command: {own}")
 
 
 def _meant(word: str, known: Sequence[str]) -> str:

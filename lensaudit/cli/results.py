@@ -8,16 +8,16 @@ import click
 from rich.filesize import decimal as size
 
 from lensaudit.cli import library
-from lensaudit.cli.options import options, shared
+from lensaudit.cli.options import PlaceName, options, shared
 from lensaudit.cli.project import is_typed
 from lensaudit.cli.terminal import answer, emit, listing, notice, say, written
 from lensaudit.doors.settings import ExportSettings
 from lensaudit.errors import InputError, VerificationError
 from lensaudit.settings import results_folder
 
-FOLDER = click.Path(path_type=Path, file_okay=False)
-FILE = click.Path(path_type=Path, dir_okay=False)
-RUN = click.Path(path_type=Path)
+FOLDER = PlaceName(file_okay=False)
+FILE = PlaceName(dir_okay=False)
+RUN = PlaceName()
 RUNS = click.argument("runs", nargs=-1, required=True, type=RUN)
 
 

@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 import click
 
 from lensaudit.cli import library
-from lensaudit.cli.options import SettingOption, options, shared
+from lensaudit.cli.options import PlaceName, SettingOption, options, shared
 from lensaudit.cli.project import current_project, is_typed
 from lensaudit.cli.terminal import ProgressBar, answer, emit, listing, notice, say, tell
 from lensaudit.data.facts import spans_of
@@ -34,7 +34,7 @@ from lensaudit.results.sentences import by_rule
 from lensaudit.screen.cells import name
 from lensaudit.settings import CheckupSettings
 
-A_FILE = click.Path(path_type=Path, dir_okay=False)
+A_FILE = PlaceName(dir_okay=False)
 
 ASKED = {
     "full": "which model was there before unlearning",
@@ -45,7 +45,7 @@ ASKED = {
 
 
 @click.command()
-@click.argument("folder", type=click.Path(path_type=Path, file_okay=False), default=Path())
+@click.argument("folder", type=PlaceName(file_okay=False), default=Path())
 @click.option("--force", cls=SettingOption, typed=True, is_flag=True, help=f"Write over {FILE}.")
 @shared("json", "dry_run")
 def init(folder: Path, force: bool, as_json: bool, dry_run: bool) -> None:
@@ -351,7 +351,7 @@ def convert(settings: ConvertSettings, force: bool, as_json: bool) -> None:
 
 @click.command()
 @click.argument("tool", type=click.Choice(["open-unlearning"]))
-@click.argument("checkout", metavar="PATH", type=click.Path(path_type=Path))
+@click.argument("checkout", metavar="PATH", type=PlaceName())
 @click.option(
     "--remove", cls=SettingOption, typed=True, is_flag=True, help="Undo the change, exactly."
 )

@@ -7,11 +7,13 @@ never saw the facts.
 
 import math
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Literal
 
 import torch
 from jaxtyping import Float
+from rich.filesize import decimal as size
 from torch import Tensor
 
 from lensaudit.data.neutral import FEWEST_VALIDITY_ROWS, Neutral, neutral_beside
@@ -34,6 +36,7 @@ from lensaudit.patching.alignment import (
 )
 from lensaudit.patching.asking import questions_of
 from lensaudit.patching.outcome import NO_KE, Outcome, mean_of
+from lensaudit.patching.scoring import cache_bytes, n_missing
 from lensaudit.patching.session import Session
 from lensaudit.patching.sources import CachedSource, Others, next_rows
 from lensaudit.results.kinds.patch import (
@@ -52,6 +55,7 @@ from lensaudit.scores.alignment import relative_distance, times_apart
 from lensaudit.scores.depth import DepthScore, depth_score
 from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.intervals import clustered_ratio
+from lensaudit.settings import Positions
 from lensaudit.verdict.thresholds import ALIGN_FROM, STRONG_LAYER, VALIDITY_NEEDED_FROM
 
 ALIKE = 1e-4
@@ -64,15 +68,50 @@ def planned_controls(session: Session, neutral: Neutral) -> str:
         return f"controls: none ({neutral.why})"
     align, tokens = session.settings.align, session.settings.align_tokens
     said = f"controls: validity on up to {len(neutral.validity)} rows"
+    n = _compares_streams(session) and _bytes_cached(session, neutral)
+    more = f"; up to {size(n)} more on disk" if n else ""
     if align == "none":
-        return f"{said}; no maps"
+        return f"{said}; no maps{more}"
     maps = f"maps where UDS is {ALIGN_FROM:g} or more" if align == "auto" else f"{align} maps"
     n_tokens = tokens or ALIGN_TOKENS_PER_DIM * session.full.d_model
     n, rows = one_a_group(session.encoded, session.full.d_model).n, len(neutral.fit)
     return (
         f"{said}; {maps}, fitted on up to {n_tokens} of {rows} rows' tokens; then each source "
-        f"without the direction that facts share, and without {n} of them"
+        f"without the direction that facts share, and without {n} of them{more}"
     )
+
+
+def _compares_streams(session: Session) -> bool:
+    """Whether what is patched in is a residual stream, which alone controls compare."""
+    return session.settings.part == "resid" and session.settings.last_layer == "resid_post"
+
+
+def _bytes_cached(session: Session, neutral: Neutral) -> int:
+    """Bytes of caches that controls may read and the score does not, where they are not there."""
+    full, settings, scored = session.full, session.settings, n_missing(session)
+    rows, to_fit = map(session.encode, (neutral.validity, neutral.fit))
+    sources = {one.weights: one for one in (full, *session.sources.values())}
+    reads = [(one, rows) for one in sources.values() if len(rows) >= FEWEST_VALIDITY_ROWS]
+    wanted: list[tuple[Checkpoint, tuple[Encoded, ...], Positions]] = []
+    if settings.align != "none":
+        scored[full.weights] = sum(scored.values())  # whatever is patched in, `full` is read
+        models = (*sources.values(), *session.never)
+        reads += [(one, session.encoded) for one in models if not scored.get(one.weights)]
+        with suppress(InputError):  # too few rows for a map
+            wanted.extend(
+                (full, _rows_to_fit(session, to_fit, one, one.d_model)[0], "all")
+                for one in sources.values()
+            )
+    for one, them in reads:
+        match, of_full = session.token_match(one, them), one.weights == full.weights
+        own = settings.positions_needed(of_full=of_full) or "span"
+        wanted.append((one, match.rows, own if match.places is None else "all"))
+    missing = {
+        session.fingerprint(one, at, rows=them): them
+        for one, them, at in wanted
+        if session.there(one, at, rows=them) is None
+    }
+    return sum(cache_bytes(them, one) for one, them in missing.items())
 
 
 def controls_of(session: Session) -> Neutral:
@@ -88,14 +127,13 @@ def controls_of(session: Session) -> Neutral:
                 f"{name}: {misfit}, and there is nothing to fit a map on: {neutral.why}"
             )
     settings = session.settings
-    streams = settings.part == "resid" and settings.last_layer == "resid_post"
     # a map that is asked for by name, or without which there is nothing, is refused before any work
     needed = [
         one
         for one in session.sources.values()
         if settings.align not in ("auto", "none") or session.misfit(one) is not None
     ]
-    if needed and streams and settings.score == "uds":
+    if needed and _compares_streams(session) and settings.score == "uds":
         rows = session.encode(neutral.fit)
         for one in needed:
             _rows_to_fit(session, rows, one, one.d_model)
@@ -113,8 +151,7 @@ def _rows_to_fit(
     d_full = session.full.d_model
     n_tokens = session.settings.align_tokens or ALIGN_TOKENS_PER_DIM * max(width, d_full)
     places = session.token_match(source, rows).places
-    chosen, _ = rows_to_fit(rows, n_tokens, max(source.d_model, d_full), places)
-    return chosen, n_tokens
+    return rows_to_fit(rows, n_tokens, max(source.d_model, d_full), places)[0], n_tokens
 
 
 def unexamined(why: str) -> Examined:
@@ -167,8 +204,9 @@ class _Examination:
         self.session, self.s1 = session, s1
         self.questions = questions_of(session)
         self.settings, tau = session.settings, session.settings.tau
-        parts = (neutral.validity, neutral.ordinary, neutral.fit)
-        self.rows, self.ordinary, self.to_fit = map(session.encode, parts)
+        self.rows, self.ordinary, self.to_fit = map(
+            session.encode, (neutral.validity, neutral.ordinary, neutral.fit)
+        )
         further = {one.weights: one for one in session.retains.values()}
         self.further, self.retains = further, {session.retain.weights: session.retain} | further
         weights = s1.where(s1 > tau, 0.0).double().mean(0) * (s1.double().mean(0) > tau)
@@ -182,8 +220,7 @@ class _Examination:
         if self.settings.last_layer != "resid_post":
             self.unfit = "--last-layer reference: the last stream is not a residual stream"
         if self.settings.part != "resid":
-            component = self.settings.component
-            self.unfit = f"component {component}: streams are compared for resid only"
+            self.unfit = f"component {self.settings.component}: streams are compared for resid only"
         # by weights: rows that are cached, whole sets, so that one cache of `full` serves every
         # source; and those of them that `full` and the source both still say
         self.cached: dict[str, tuple[Encoded, ...]] = {}
@@ -199,8 +236,12 @@ class _Examination:
         told = self.questions and self.questions.told(source)
         outputs, ci90 = self._outputs(source), one.estimate.one_sided
         if self.unfit is not None or (one.uds is None and self.session.misfit(source) is None):
-            none = unexamined(self.unfit or "no example could be scored")
-            return replace(none, outputs=outputs, told=told, ci90=ci90)
+            return replace(
+                unexamined(self.unfit or "no example could be scored"),
+                outputs=outputs,
+                told=told,
+                ci90=ci90,
+            )
         why = self.unmapped.get(one.source)
         return Examined(
             validity=self._validity(source, one.s2),
@@ -223,8 +264,7 @@ class _Examination:
             self._choose_rows(source)
             if self._enough(source):
                 session.streams(source, self.cached[source.weights])
-            why = self._unmapped(one, source)
-            if why is None:
+            if (why := self._unmapped(one, source)) is None:
                 carried.append(source)
             else:
                 self.unmapped[one.source] = why
@@ -266,7 +306,7 @@ class _Examination:
         theirs, _ = session.answers(session.full, [e for e, _ in pairs])
         own, _ = session.answers(source, [e for _, e in pairs])
         # the same words in other tokens: nats per token of full
-        own = own * torch.tensor([one.n_span / e.n_span for e, one in pairs])
+        own = own * torch.tensor([one.n_span / e.n_span for e, one in pairs], dtype=torch.float32)
         near = ((own - theirs).abs() <= SAYS_WITHIN_NATS).tolist()
         return tuple(e for (e, _), yes in zip(pairs, near, strict=True) if yes)
 
@@ -294,9 +334,12 @@ class _Examination:
             kind = "procrustes" if width == full.d_model else "affine"
         rows, n_tokens = _rows_to_fit(session, self.to_fit, source, width)
         match = session.token_match(source, rows)
-        pairs = ((source, match.rows), (full, rows))
-        prints = [session.fingerprint(one, "all", rows=own) for one, own in pairs]
-        key = alignment_key(*prints, kind=kind, n_tokens=n_tokens)
+        key = alignment_key(
+            session.fingerprint(source, "all", rows=match.rows),
+            session.fingerprint(full, "all", rows=rows),
+            kind,
+            n_tokens,
+        )
         if (known := known_alignment(session.root, kind, key)) is not None:
             return known
         with session.passing(source, match.rows) as streams:
@@ -340,10 +383,8 @@ class _Examination:
         only = dict.fromkeys(streams, _idx(rows))
         for one in sources:
             matched = self._matched(one)
-            names: tuple[MapName, ...] = ("map", "shuffled")
-            if too_few_groups(matched) is None:
-                names = (*names, "shared", "many")
-            for name in names:
+            names: tuple[MapName, ...] = ("map", "shuffled", "shared", "many")
+            for name in names if too_few_groups(matched) is None else names[:2]:
                 found = carried([one], name)
                 streams |= found
                 only |= dict.fromkeys(found, _idx(matched))
@@ -354,8 +395,8 @@ class _Examination:
 
     def _matched(self, source: Checkpoint) -> tuple[Encoded, ...]:
         """The facts at whose tokens the source can be read at all."""
-        rows = self.session.encoded
-        return tuple(e for e, _ in self.session.token_match(source, rows).scored(rows))
+        match = self.session.token_match(source, self.session.encoded)
+        return tuple(e for e, _ in match.scored(self.session.encoded))
 
     def _key(self, source: Checkpoint, width: int, name: MapName = "map") -> str:
         key = self.maps[source.weights, width].key
@@ -387,8 +428,9 @@ class _Examination:
         )
 
     def _deltas(self, source: Checkpoint, width: int, name: MapName = "map") -> Drops:
-        key = self._key(source, width, name)
-        return self.session.read(key, self.session.encoded, self.settings.at_layers)
+        return self.session.read(
+            self._key(source, width, name), self.session.encoded, self.settings.at_layers
+        )
 
     def _scale(self, width: int) -> Drops:
         """S1 of the aligned depth: the mean over models that never saw the facts."""
@@ -451,7 +493,7 @@ class _Examination:
         width, session, layers = source.d_model, self.session, self.settings.at_layers
         rows, alignment, s1 = session.encoded, self.maps[source.weights, width], self._scale(width)
         depth = self._depth(s1, self._deltas(source, width))
-        weights, r2 = s1.clamp(min=0).mean(0), torch.tensor(alignment.r2)[list(layers)]
+        weights, r2 = s1.clamp(min=0).mean(0), s1.new_tensor(alignment.r2)[list(layers)]
         known = list(zip(rows, depth.uds.tolist(), strict=True))
         shared, many = (
             self._without(source, width, name, s1, depth) for name in ("shared", "many")
@@ -459,7 +501,6 @@ class _Examination:
         misfit, no_ke = session.misfit(source) is not None, NO_KE.format(tau=self.settings.tau)
         apart = session.token_match(source, rows).unscored
         lost = {e.idx: apart.get(e.idx, no_ke) for e, value in known if value != value}
-        shuffled = self._depth(s1, self._deltas(source, width, "shuffled")).uds
         return Aligned(
             kind=alignment.kind,
             uds=bare(found := measured(depth.uds, rows)),
@@ -467,7 +508,7 @@ class _Examination:
             per_example={e.idx: value for e, value in known if value == value},
             gap=_paired(plain - depth.uds, rows),
             r2=_mean((r2 * weights).sum() / weights.sum()),
-            shuffled=_mean(shuffled),
+            shuffled=_mean(self._depth(s1, self._deltas(source, width, "shuffled")).uds),
             d_share=self._drop(self._key(source, width), source)[1]
             if self._enough(source)
             else None,
@@ -498,8 +539,10 @@ class _Examination:
 
     def _shift(self, source: Checkpoint, width: int) -> Shift | None:
         """How far its aligned stream lies from `full`'s, as those that never knew lie."""
-        never = [self._far(one, width) for one in self.retains.values()]
-        times = times_apart(self._far(source, width), torch.stack(never).mean(0))
+        times = times_apart(
+            self._far(source, width),
+            torch.stack([self._far(one, width) for one in self.retains.values()]).mean(0),
+        )
         if not bool(times.isfinite().all()):
             return None
         at = int((times > times.max() - ALIKE).nonzero()[0])
@@ -524,15 +567,18 @@ class _Examination:
     def _floor(self, width: int) -> Floor | None:
         """Depth of each retain model on the others' scale; plain of those beside the anchor."""
         s1 = {weights: self._deltas(one, width) for weights, one in self.retains.items()}
-        known = []
-        for weights, own in s1.items():
-            others = torch.stack([other for w, other in s1.items() if w != weights]).mean(0)
-            known.append(float(self._depth(others, own).uds.nanmean()))
+        scales = {
+            weights: torch.stack([other for w, other in s1.items() if w != weights]).mean(0)
+            for weights in s1
+        }
+        known = [float(self._depth(scales[w], own).uds.nanmean()) for w, own in s1.items()]
         if not all(map(math.isfinite, known)):
             return None
         rows, layers = self.session.encoded, self.settings.at_layers
-        read = (self.session.read(weights, rows, layers) for weights in self.further)
-        plain = (_mean(self._depth(self.s1, one).uds) for one in read)
+        plain = (
+            _mean(self._depth(self.s1, self.session.read(weights, rows, layers)).uds)
+            for weights in self.further
+        )
         uds = tuple(one for one in plain if one is not None)
         return Floor(min(known), max(known), len(known), uds, tuple(known[1:]))
 

@@ -1,6 +1,5 @@
 """From deltas to the rows, the summary and the files that a run leaves behind, manifest last."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
@@ -15,8 +14,10 @@ from lensaudit.files import write_csv, write_json, write_jsonl
 from lensaudit.groups import Group, assumption, unit_of
 from lensaudit.patching.options import ResolvedSettings
 from lensaudit.patching.score_cache import ByToken
+from lensaudit.progress import FolderRemark, Notice, unheard
 from lensaudit.results.kinds.patch import PatchSummary
-from lensaudit.results.manifest import COMPARISON, COMPARISON_MANIFEST, Manifest
+from lensaudit.results.manifest import COMPARISON, MANIFEST, Manifest
+from lensaudit.results.owner import comparison_in
 from lensaudit.results.reading import document, null
 from lensaudit.scores.depth import TAU, DepthScore, depth_score
 from lensaudit.scores.estimate import NO_ROWS, Estimate
@@ -153,8 +154,7 @@ def mean_of(
 ) -> Estimate:
     """Mean of the values there are, with its 95 % interval by authors, or why there is none."""
     kept, groups = values[values.isfinite()], scored_groups(values, encoded)
-    mean = float(kept.double().mean()) if groups else None
-    rows = resolved(kept).tolist()
+    mean, rows = float(kept.double().mean()) if groups else None, resolved(kept).tolist()
     return clustered_mean(rows, groups, bounds=bounds, unit=unit_of(groups)).around(mean)
 
 
@@ -187,11 +187,9 @@ def outcome_of(
     `misfit`: why its stream could not be patched in at all.
     """
     depth = depth_score(s1, s2, tau=settings.tau)
-    unscored = dict(lost)
-    for e, value in zip(encoded, depth.uds.tolist(), strict=True):
-        if math.isnan(value):
-            unscored[e.idx] = misfit or NO_KE.format(tau=settings.tau)
-    return Outcome(source, tuple(encoded), settings, baseline, s1, s2, depth, unscored)
+    why, lacking = misfit or NO_KE.format(tau=settings.tau), depth.uds.isnan().tolist()
+    unscored = {e.idx: why for e, none in zip(encoded, lacking, strict=True) if none}
+    return Outcome(source, tuple(encoded), settings, baseline, s1, s2, depth, {**lost, **unscored})
 
 
 def summary_of(outcome: Outcome, calibration: Mapping[str, float | None]) -> PatchSummary:
@@ -245,9 +243,10 @@ def calibration_of(
 
     With `last_layer="reference"` full is off 0 by the reference's own last-layer error.
     """
-    rows = {"full": self_patch, "retain": s1}
-    depths = {name: depth_score(s1, s2, tau=settings.tau).uds for name, s2 in rows.items()}
-    return {name: mean_of(uds, encoded).value for name, uds in depths.items()}
+    return {
+        name: mean_of(depth_score(s1, s2, tau=settings.tau).uds, encoded).value
+        for name, s2 in {"full": self_patch, "retain": s1}.items()
+    }
 
 
 def _mean(values: Float[Tensor, " value"]) -> float | None:
@@ -311,10 +310,26 @@ def differences(outcomes: Sequence[Outcome]) -> list[list[Any]]:
     return rows
 
 
-def write_comparison(folder: Path, outcomes: Sequence[Outcome], manifest: Manifest) -> None:
-    """Write comparison.csv, one row per pair of sources, and its manifest."""
-    score = outcomes[0].score
+def write_comparison(
+    folders: Sequence[Path],
+    outcomes: Sequence[Outcome],
+    manifest: Manifest,
+    tell: Notice = unheard,
+) -> None:
+    """Write comparison.csv, one row per pair of sources, and its manifest.
+
+    Args:
+        folders: of the results, whose names the manifest keeps.
+        outcomes: of the sources.
+        manifest: of the run.
+        tell: told where the table goes instead, if results in other folders have the usual one.
+    """
+    table, score = comparison_in(folders), outcomes[0].score
+    if table.name != COMPARISON:
+        other = table.with_name(COMPARISON)
+        tell(FolderRemark(f"{other}: compares other runs; these are compared in {table}"))
     header = [column.replace("score_", f"{score}_") for column in PAIR_COLUMNS]
-    write_csv(folder / COMPARISON, header, differences(outcomes))
-    made = replace(manifest, kind="comparison")
-    made.write(folder, (COMPARISON,), COMPARISON_MANIFEST)
+    write_csv(table, header, differences(outcomes))
+    inputs = {**manifest.inputs, "folders": [one.name for one in folders]}
+    made = replace(manifest, kind="comparison", inputs=inputs)
+    made.write(table.parent, (table.name,), f"{table.stem}_{MANIFEST}")

@@ -80,11 +80,16 @@ def outcomes_of(
             versions.update(session.scores(one).computed_by(rows, layers))
         deltas = baseline, s1, _drops(session, source, s1)
         found = outcome_of(name, rows, session.unscored, settings, *deltas, misfit=misfit)
-        made = {"computed_by": dict(sorted(versions.items())), "by_token": by_token}
-        outcomes.append(replace(found, scale=scale, **made))
-    for line in dict.fromkeys(_other_versions(one.computed_by) for one in outcomes):
-        if line:
-            session.notice(line)
+        outcomes.append(
+            replace(
+                found,
+                scale=scale,
+                computed_by=dict(sorted(versions.items())),
+                by_token=by_token,
+            )
+        )
+    for line in dict.fromkeys(filter(None, (_other_versions(one.computed_by) for one in outcomes))):
+        session.notice(line)
     return outcomes, calibration_of(rows, settings, s1, _drops(session, session.full, s1))
 
 
@@ -94,15 +99,17 @@ def _drops(
     """Drop of a span's log-prob, nats per token; NaN where nothing is computed, or no KE layer."""
     settings, rows = session.settings, session.encoded
     if session.misfit(source) is not None:
-        return torch.full((len(rows), len(settings.at_layers)), torch.nan)
+        return torch.full((len(rows), len(settings.at_layers)), torch.nan, dtype=torch.float32)
     found = session.read(source.weights, rows, settings.at_layers)
     if settings.score == "lens":
         # read: baseline minus k; so the baseline falls out of the difference
         return found - session.read(session.full.weights, rows, settings.at_layers)
-    # rows that another run left in the cache are not part of this one
-    if s1 is None or settings.profile == "full":
-        return found
-    return found.where(s1 > settings.tau, torch.nan)
+    return (
+        found
+        if s1 is None or settings.profile == "full"
+        # rows that another run left in the cache are not part of this one
+        else found.where(s1 > settings.tau, torch.nan)
+    )
 
 
 def _other_versions(found: Mapping[str, int]) -> str:
@@ -138,8 +145,12 @@ def compute(session: Session) -> None:
     if session.settings.profile != "full":
         parts = {"patching S1": streams.keys() & s1, "patching S2": streams.keys() - s1}
     for what, names in parts.items():
-        chosen = {name: one for name, one in streams.items() if name in names}
-        session.fill(rows, chosen, session.wanted(), what=what)
+        session.fill(
+            rows,
+            {name: one for name, one in streams.items() if name in names},
+            session.wanted(),
+            what=what,
+        )
 
 
 def _use(session: Session, engine: Engine) -> None:
@@ -154,9 +165,8 @@ def _use(session: Session, engine: Engine) -> None:
 
 def _streams(session: Session) -> dict[str, CachedSource]:
     """Caches of the sources that still have rows to score, but `full`'s own."""
-    patched_in, lacking = session.patched_in(), session.incomplete()
-    chosen = {one: patched_in[one] for one in lacking if one != session.full.weights}
-    return {name: session.source(one) for name, one in chosen.items()}
+    patched_in, own = session.patched_in(), session.full.weights
+    return {one: session.source(patched_in[one]) for one in session.incomplete() if one != own}
 
 
 def manifest_of(
@@ -191,12 +201,19 @@ def manifest_of(
     if session.settings.without_retain:
         inputs["retain"] = dict.fromkeys(inputs["retain"]) | {"name": NO_RETAIN_MODEL}
         options["anchor"] = COUNTERFACTUAL
-    n = len(session.encoded) + len(session.unscored)
-    inputs["examples"] = {"n": n, "hash": session.examples_hash}
+    inputs["examples"] = {
+        "n": len(session.encoded) + len(session.unscored),
+        "hash": session.examples_hash,
+    }
     if scores_by:
         inputs["scores_computed_by"] = dict(scores_by)
-    device = session.settings.device
-    return manifest(command, options=options, inputs=inputs, device=device, started=started)
+    return manifest(
+        command,
+        options=options,
+        inputs=inputs,
+        device=session.settings.device,
+        started=started,
+    )
 
 
 def as_lens(session: Session) -> Session:
@@ -231,7 +248,7 @@ def plan_of(
         n_more: rows that are scored beside the sources'.
         asking: what the models are asked beside it.
     """
-    rows, settings, encoded = _n_missing(session), session.settings, session.encoded
+    rows, settings, encoded = n_missing(session), session.settings, session.encoded
     of_source: tuple[Positions, Kept] = settings.positions_replaced, kept_as(settings.part)
     caches = []
     for weights, checkpoint in session.patched_in().items():
@@ -260,8 +277,12 @@ def plan_of(
         controls,
         *(asking.lines if asking else ()),
     ]
-    n_forward += asking.n_forward if asking else 0
-    return Plan(tuple(filter(None, lines)), n_forward, n_rows + n_more, sum(caches))
+    return Plan(
+        tuple(filter(None, lines)),
+        n_forward + (asking.n_forward if asking else 0),
+        n_rows + n_more,
+        sum(caches),
+    )
 
 
 def _placement(session: Session, n_rows: int, n_caches: int) -> str:
@@ -285,7 +306,7 @@ def _placement(session: Session, n_rows: int, n_caches: int) -> str:
     )
 
 
-def _n_missing(session: Session) -> dict[str, int]:
+def n_missing(session: Session) -> dict[str, int]:
     """Rows still to be scored, by source; all layers where the KE layers are not known yet."""
     engine = planned_engine(session.full.architecture, session.settings, unheard)
     kept, fresh = session.planning(engine=engine), session.settings.fresh
@@ -304,7 +325,8 @@ def cache_bytes(encoded: Sequence[Encoded], fingerprint: Fingerprint) -> int:
 
     A row is one token of one example.
     """
-    everywhere = fingerprint.positions == "all"
-    n_rows = sum(len(e.token_ids if everywhere else e.read_positions) for e in encoded)
+    n_rows = sum(
+        len(e.token_ids if fingerprint.positions == "all" else e.read_positions) for e in encoded
+    )
     n_normed, width = fingerprint.norm_shape(n_rows)
     return (n_rows * fingerprint.layers + n_normed) * width * BYTES[fingerprint.dtype]

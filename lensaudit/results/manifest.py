@@ -291,7 +291,6 @@ def git_commit() -> str | None:
 
 COMPARISON = "comparison.csv"
 """Beside the folders of several sources."""
-COMPARISON_MANIFEST = f"comparison_{MANIFEST}"
 AUDIT_MANIFEST = f"audit_{MANIFEST}"
 """Beside the page: what the whole run asked, and every file of its parts."""
 NOT_ASKED = "who has what was not asked"

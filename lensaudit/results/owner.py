@@ -13,8 +13,8 @@ from typing import Any
 from lensaudit.errors import InputError
 from lensaudit.files import check_plain, make_folder, read_json, write_json
 from lensaudit.progress import FolderRemark
-from lensaudit.results.manifest import BEGUN, MANIFEST, manifests_of
-from lensaudit.results.reading import json_object
+from lensaudit.results.manifest import BEGUN, COMPARISON, MANIFEST, manifests_of
+from lensaudit.results.reading import json_object, part
 from lensaudit.settings import results_folder
 from lensaudit.text import digest, slug
 
@@ -61,8 +61,7 @@ _NOBODY = "an unknown program"
 
 
 def _kin(command: str) -> str:
-    first = command.partition(" ")[0]
-    return first if first in _SHARED else command
+    return first if (first := command.partition(" ")[0]) in _SHARED else command
 
 
 def check_free(folder: Path, command: str, files: Iterable[str] = (), name: str = MANIFEST) -> None:
@@ -159,8 +158,7 @@ def folder_of(
     Raises:
         InputError: the folder was named, or the run's own is taken, too.
     """
-    found = differences(wanted, run, read, grew)
-    if not found:
+    if not (found := differences(wanted, run, read, grew)):
         return wanted
     why = next(iter(found.values()))
     if named and kind is not None and not set(kind) & set(found):
@@ -174,6 +172,20 @@ def folder_of(
     return own
 
 
+def comparison_in(folders: Sequence[Path]) -> Path:
+    """Table that compares results: the usual one, or one beside it where that is of others.
+
+    Args:
+        folders: of the results, beside each other, in the order of the sources.
+    """
+    usual, names = folders[0].with_name(COMPARISON), [one.name for one in folders]
+    with suppress(InputError):  # none, or a damaged one, which is replaced like any other
+        made = json_object(usual.with_name(f"{usual.stem}_{MANIFEST}"))
+        if part(made, "inputs").get("folders") != names:
+            return usual.with_stem(f"{usual.stem}-{digest(names)[:8]}")
+    return usual
+
+
 def differences(
     folder: Path,
     run: Run,
@@ -185,8 +197,7 @@ def differences(
     Returns:
         Name -> `name: theirs, here ours`.
     """
-    command = run.get("command")
-    if command and (other := other_owner(folder, command)):
+    if (command := run.get("command")) and (other := other_owner(folder, command)):
         return {"command": f"command: {other}, here {command}"}
     if not (folder / MANIFEST).exists():
         return {}

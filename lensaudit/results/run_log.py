@@ -5,7 +5,7 @@ A run is a folder with `manifest.json`. Nothing is kept beside: the log is what 
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from math import isfinite
@@ -56,9 +56,27 @@ _NO_MATTER = {
     "workers",
 }
 """Options that are places, names or sizes of batches: what they lead to is among the hashes."""
+_CONTENT = {
+    "options.data": {"inputs.facts", "inputs.asked", "inputs.data_digest", "inputs.data.forget"},
+    "options.holdout": {"inputs.data.holdout"},
+    "options.retain_set": {"inputs.data.retain"},
+    "inputs.data": {"inputs.data_digest"},
+}
+"""Places of rows -> what may hold the hash of their content: where one does, they do not matter."""
+_SCORED_BY = "inputs.scores_computed_by"
+"""Versions -> how many scores they computed: a number that grows with the rows."""
 _OWN = {"files", "asked", "check"}
 """Of a manifest, what it says of its files and of itself: told by values and inputs."""
-_NAMES = {"name", "repo", "revision", "notes", "path"}
+_NAMES = {
+    "forget_source",
+    "name",
+    "notes",
+    "path",
+    "repo",
+    "retain_source",
+    "revision",
+    "start",
+}
 """Of an input, what it is called; its hash says what it is."""
 
 
@@ -127,13 +145,15 @@ class Comparison:
     """Numbers that differ."""
     differing: Mapping[str, Pair[str]]
     """What was recorded and differs, as `options.tau` or `inputs.source.weights`."""
+    weights: Mapping[str, Weight]
+    """Whether each of it can move a number."""
 
     def of(self, weight: Weight) -> list[str]:
         """What explains the numbers, what may, or what does not matter, a line each."""
         return [
             f"{name}: {' -> '.join(map(_short, pair))}"
             for name, pair in self.differing.items()
-            if _weight(name) == weight
+            if self.weights[name] == weight
         ]
 
     def document(self) -> dict[str, object]:
@@ -143,7 +163,7 @@ class Comparison:
             "second": str(self.second.folder),
             "values": {key: list(pair) for key, pair in self.values.items()},
             "differing": [
-                {"name": name, "first": one, "second": other, "weight": _weight(name)}
+                {"name": name, "first": one, "second": other, "weight": self.weights[name]}
                 for name, (one, other) in self.differing.items()
             ],
             "sentence": self.sentence(),
@@ -231,8 +251,10 @@ def read_run(folder: Path, *, whole: bool = False, notice: Notice = unheard) -> 
 
 def compare(first: Run, second: Run) -> Comparison:
     """What differs between two runs, and which of it can move a number."""
-    recorded = _unlike(_flat(first.manifest), _flat(second.manifest))
-    return Comparison(first, second, _unlike(first.values, second.values), recorded)
+    one, other = _flat(first.manifest), _flat(second.manifest)
+    differing, both = _unlike(one, other), one.keys() & other.keys()
+    weights: dict[str, Weight] = {name: _weight(name, both) for name in differing}
+    return Comparison(first, second, _unlike(first.values, second.values), differing, weights)
 
 
 def _unlike(one: Mapping[str, T], other: Mapping[str, T]) -> dict[str, Pair[T]]:
@@ -263,7 +285,7 @@ def tell_replaced(
         asked = _flat({"options": options, "inputs": inputs})
         said = {one: value for one, value in _flat(there).items() if one in asked}
         for one, (old, new) in _unlike(said, asked).items():
-            if _weight(one) == "explains":
+            if _weight(one, said) == "explains":
                 why = f"{one.partition('.')[2]}: {_short(old)}, here {_short(new)}"
                 line = f"{folder}: held the result of another run ({why}); it is replaced"
                 tell(FolderRemark(line))
@@ -335,7 +357,7 @@ def _flat(manifest: JsonObject) -> dict[str, str]:
     def walk(value: Any, name: str) -> None:
         if isinstance(value, Mapping):
             for key, inner in value.items():
-                walk(inner, f"{name}.{key}" if name else str(key))
+                walk(name == _SCORED_BY or inner, f"{name}.{key}" if name else str(key))
         else:
             found[name] = value if isinstance(value, str) else json.dumps(value)
 
@@ -343,15 +365,21 @@ def _flat(manifest: JsonObject) -> dict[str, str]:
     return found
 
 
-def _weight(name: str) -> Weight:
-    """Can a difference in this move a number?
+def _weight(name: str, recorded: Collection[str] = ()) -> Weight:
+    """Can a difference in this move a number, where both runs also recorded some names?
 
     >>> _weight("options.tau"), _weight("inputs.source.name"), _weight("versions.torch")
     ('explains', 'does not matter', 'may explain')
+    >>> _weight("options.data"), _weight("options.data", ["inputs.data_digest"])
+    ('explains', 'does not matter')
     """
     head, *rest = name.split(".")
-    if head in ("versions", "git_commit", "device") or (head == "options" and rest == ["device"]):
+    if head in ("versions", "git_commit", "device") or name == "options.device":
         return "may explain"
+    if name.startswith(f"{_SCORED_BY}."):
+        return "may explain"
+    if not _CONTENT.get(name, set()).isdisjoint(recorded):
+        return "does not matter"
     if head == "options":
         return "does not matter" if rest[0] in _NO_MATTER else "explains"
     if head == "inputs":

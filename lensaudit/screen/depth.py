@@ -10,7 +10,7 @@ from rich.table import Table
 from lensaudit.errors import InputError
 from lensaudit.report.shelf import labelled, labels
 from lensaudit.results.kinds.patch import PatchSummary
-from lensaudit.results.manifest import COMPARISON
+from lensaudit.results.owner import comparison_in
 from lensaudit.results.reading import csv_rows
 from lensaudit.results.sentences import by_rule
 from lensaudit.screen.cells import brackets, interval, number, profile
@@ -443,7 +443,7 @@ def comparison_of(results: Sequence["PatchResult"]) -> list[Sequence[Any]]:
     """
     if len(results) == 1 or results[0].score == "em":
         return []
-    file = results[0].folder.parent / COMPARISON
+    file = comparison_in([one.folder for one in results])
     found: list[Sequence[Any]] = []
     try:
         # names as they were given, which a table may spell otherwise

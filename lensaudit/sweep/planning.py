@@ -37,6 +37,7 @@ from lensaudit.models.registry import (
     retains_for,
 )
 from lensaudit.models.sizes import BYTES, sizes_on_disk
+from lensaudit.patching.alignment import ALIGN_TOKENS_PER_DIM, HELD_OUT
 from lensaudit.patching.options import parse_memory
 from lensaudit.progress import Notice, unheard
 from lensaudit.results.brought import without_ends
@@ -63,6 +64,8 @@ from lensaudit.text import digest
 
 SPAN_TOKENS = 16
 """Scored tokens of an entity, generously; a cache keeps the residuals at these."""
+FACT_TOKENS = 48
+"""All tokens of a question and its answer, about; of `full` a cache keeps these."""
 _PLACES = (
     "forget",
     "holdout",
@@ -362,8 +365,24 @@ def forecast_of(sweep: Sweep) -> dict[str, Any]:
         "missing": missing_lines(sweep.conditions),
         "layers": sizes and sizes.n_layers,
         "patched_forwards_left": sizes and n_patched * sizes.n_layers,
-        "caches_bytes": sizes and sizes.residual_bytes(n_patched * SPAN_TOKENS),
+        "caches_bytes": sizes
+        and sizes.residual_bytes(_cached_tokens(sweep.conditions, len(left), sizes.d_model)),
     }
+
+
+def _cached_tokens(conditions: UnitConditions, n_units: int, d_model: int) -> int:
+    """Tokens whose streams are cached, about: of facts, of rows for validity and for maps.
+
+    Of each unit the spans; of `full` every token, once for all units, and alone of rows for maps.
+    """
+    if not n_units:
+        return 0
+    neutral = _neutral(conditions)
+    n_facts = len(_patched(conditions)) + len(neutral.validity)
+    n_fitted = conditions.align_tokens or ALIGN_TOKENS_PER_DIM * d_model
+    most = 0 if conditions.align == "none" else len(neutral.fit) * FACT_TOKENS
+    for_maps = min(n_fitted * HELD_OUT // (HELD_OUT - 1), most)
+    return n_facts * (n_units * SPAN_TOKENS + FACT_TOKENS) + for_maps
 
 
 def work_of(conditions: UnitConditions) -> dict[str, int]:

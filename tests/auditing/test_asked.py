@@ -9,10 +9,9 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, replace
 from functools import partial
-from types import SimpleNamespace
 
 import pytest
-from support import EMBEDDED
+from support import EMBEDDED, taken_for_tofu
 
 from lensaudit.association import calls as known
 from lensaudit.auditing import question as asking
@@ -21,6 +20,8 @@ from lensaudit.auditing.patch import check_places
 from lensaudit.auditing.question import patch_key as asked
 from lensaudit.auditing.settings import AuditSettings, EvaluateSettings
 from lensaudit.cli.main import run
+from lensaudit.data.suites import Split
+from lensaudit.doors.verify import verify
 from lensaudit.errors import InputError
 from lensaudit.files import write_json
 from lensaudit.models import hashing
@@ -197,6 +198,7 @@ OTHER = {
 def test_another_option_library_model_or_order_is_another_question(own, tmp_path, monkeypatch):
     shutil.copy(tmp_path / "names.toml", tmp_path / "others.toml")
     assert {*OTHER, "fresh"} == {one.name for one in fields(PatchSettings)}
+    taken_for_tofu(monkeypatch)
     keys = {asked(["mine"], own)}
     for name, value in OTHER.items():
         key = asked(["mine"], replace(own, **{name: value}))
@@ -231,7 +233,10 @@ def test_a_log_and_a_tokenizer_are_part_of_the_question_of_an_evaluation(own, tm
 
 def test_the_rows_of_every_model_are_part_of_the_question_of_an_audit(monkeypatch):
     digests, bases = dict[str, str](), dict[str, str]()
-    rows = lambda model, _: {"forget": SimpleNamespace(digest=digests.get(model, "as it was"))}  # noqa: E731
+
+    def rows(model, _):
+        return {"forget": Split("forget", stop_words=(digests.get(model, "as it was"),))}
+
     monkeypatch.setattr(asking, "splits_of", rows)
     monkeypatch.setattr(known, "know_key", lambda source, _: bases.get(source, "as it was"))
     audit_key = partial(asking.audit_key, who=known.WHO_HAS_WHAT)
@@ -332,6 +337,19 @@ def test_what_a_run_replaces_is_said_once_and_keeps_nobody_from_its_answer(copie
         "held the result of another run"
     ] * 2
     assert finished(SOURCES, settings, folder) is not None
+
+
+def test_a_comparison_of_other_results_is_left_to_them_and_found_again(copied):
+    settings, folder = copied
+    usual, turned, said = folder / "comparison.csv", SOURCES[::-1], list[str]()
+    before = usual.read_bytes()
+    found = patched(turned, settings, folder, notice=said.append)
+    (own,) = folder.glob("comparison-*.csv")
+    assert said == [f"{usual}: compares other runs; these are compared in {own}"]
+    assert usual.read_bytes() == before != own.read_bytes()
+    assert comparison_of(found)[0][:2] == [*turned]
+    assert finished(turned, settings, folder) == found
+    assert not any(one.problems for one in verify(folder))
 
 
 def test_what_an_evaluation_replaces_is_not_said_of_the_next(tmp_path):

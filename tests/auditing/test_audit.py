@@ -1,5 +1,6 @@
 import dataclasses
 import json
+import re
 import shutil
 import threading
 from functools import partial
@@ -7,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file, save_file
-from support import EMBEDDED
+from support import EMBEDDED, taken_for_tofu
 from support.tolerance import NATS
 
 import lensaudit as la
@@ -132,6 +133,35 @@ def test_the_plan_is_what_is_done(audited, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def test_the_plan_says_how_much_controls_keep_beside_the_score(audited, tmp_path):
+    _, folder, _ = audited
+    sources = ["demo/masked_readout", "demo/never"]
+
+    def said(at, limit=LIMIT):
+        asks = dataclasses.replace(settings_of(at), limit=limit)
+        plan = plan_audit(sources, asks, tmp_path / "out").patch
+        (line,) = (one for one in plan.lines if one.startswith("controls:"))
+        return plan.n_bytes, re.findall(r"up to ([\d.]+ .B) more on disk", line)
+
+    n_bytes, (more,) = said(tmp_path)
+    caches = [one for one in (folder / "activations").glob("*--*") if one.is_dir()]
+    kept = {
+        neutral: sum(
+            file.stat().st_size
+            for one in caches
+            for file in one.rglob("*.h5")
+            if ("neutral" in one.name) == neutral
+        )
+        for neutral in (False, True)
+    }
+    assert n_bytes == pytest.approx(kept[False], rel=0.15)
+    assert float(more.removesuffix(" MB")) * 1e6 == pytest.approx(kept[True], rel=0.15)
+    assert said(folder) == (0, [])
+    # all scores are there, and maps read the streams of these very rows
+    n_bytes, more = said(folder, LIMIT - 1)
+    assert (n_bytes, len(more)) == (0, 1)
+
+
 def test_it_ends_in_one_table_that_a_paper_takes_too(audited):
     found, _, _ = audited
     *_, headline, table = of_audit(found)
@@ -224,7 +254,10 @@ def test_every_choice_of_an_audit_reaches_the_depth_and_the_evaluations():
     assert lacking[1] <= {"inside", "association", "memory", "ask"}
 
 
-def test_the_depth_of_an_evaluation_is_that_of_patch_on_the_rows_that_are_left(audited, tmp_path):
+def test_the_depth_of_an_evaluation_is_that_of_patch_on_the_rows_that_are_left(
+    audited, tmp_path, monkeypatch
+):
+    taken_for_tofu(monkeypatch)
     _, folder, _ = audited
     place = {"activations": folder / "activations"}
     rows = tmp_path / "rows.json"

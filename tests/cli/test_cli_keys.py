@@ -422,6 +422,7 @@ def test_a_kept_number_is_not_given_for_another_question(
     name, world, tmp_path, monkeypatch, capsys
 ):
     monkeypatch.chdir(world)
+    support.taken_for_tofu(monkeypatch)
     one, used = COMMANDS[name], tmp_path / "used"
     base, _ = answer(one, "", used, capsys)
     assert answer(one, "", used, capsys) == (base, False)

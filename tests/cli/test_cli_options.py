@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 from support.hostile import commands
 
-from lensaudit.cli.options import RareOption, SettingOption, options
+from lensaudit.cli.options import PlaceName, RareOption, SettingOption, options
 from lensaudit.errors import InputError
 from lensaudit.settings import BatchSize, Option, Registry
 
@@ -174,3 +174,14 @@ def test_no_option_says_in_words_that_it_takes_commas_and_is_not_a_list():
         if "commas" in (one.help or "").lower()
     ]
     assert singles == []
+
+
+def test_every_place_of_every_command_may_lie_in_the_home_folder():
+    places = [
+        (f"{name} {one.opts[-1]}", one.type)
+        for name, command in commands()
+        for one in command.params
+        if isinstance(one.type, click.Path)
+    ]
+    assert len(places) > 100
+    assert [name for name, kind in places if not isinstance(kind, PlaceName)] == []

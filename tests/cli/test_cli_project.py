@@ -604,6 +604,10 @@ def test_steer_is_sent_to_a_judge_by_a_named_file_alone(tmp_path, monkeypatch, c
         ("[ptach]\ntau = 0.1", "[ptach] is no command; did you mean patch?"),
         ("[sweep.plann]\nlimit = 1", "[sweep.plann] is no command; did you mean plan?"),
         ("[patch.uds]\ntau = 0.1", "[patch.uds] is no command"),
+        (
+            "[runs]\njson = true",
+            "[runs] is a group of commands; name the command: [runs.diff], [runs.ls], [runs.rm]",
+        ),
         ("[judge]\nretry = 1", "[judge] has no retry; did you mean retries?"),
     ],
 )

@@ -17,7 +17,9 @@ from lensaudit.patching.outcome import (
     write_comparison,
     write_result,
 )
+from lensaudit.results.integrity import check_whole
 from lensaudit.results.manifest import Manifest, manifest
+from lensaudit.text import digest
 from lensaudit.verdict.collect import judge_run
 from lensaudit.verdict.views import read_calibration
 
@@ -53,10 +55,21 @@ def compared(tmp_path, a, b):
     ones = [[1.0]] * len(a)
     found = [outcome(name, ones, [[x] for x in uds]) for name, uds in (("a", a), ("b", b))]
     made = manifest("patch comparison", options={}, inputs={}, device="cpu", started=0.0)
-    write_comparison(tmp_path, found, made)
+    write_comparison([tmp_path / "a", tmp_path / "b"], found, made)
     with (tmp_path / "comparison.csv").open() as file:
         (line,) = csv.DictReader(file)
     return line
+
+
+def test_a_run_replaces_its_own_comparison_and_leaves_that_of_another(tmp_path):
+    found = [outcome(name, [[1.0]], [[0.5]]) for name in ("a", "b")]
+    made = manifest("patch comparison", options={}, inputs={}, device="cpu", started=0.0)
+    for names in (("a", "b"), ("a", "b"), ("a-01234567", "b"), ("a-01234567", "b")):
+        write_comparison([tmp_path / one for one in names], found, made)
+    tables = sorted(tmp_path.glob("*.csv"))
+    assert tables[0].stem == f"comparison-{digest(['a-01234567', 'b'])[:8]}"
+    assert [one.name for one in tables[1:]] == ["comparison.csv"]
+    check_whole(tmp_path)
 
 
 def test_a_difference_is_the_first_minus_the_second(tmp_path):

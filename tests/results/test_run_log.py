@@ -106,6 +106,45 @@ def test_a_difference_is_put_down_to_what_can_move_a_number(tmp_path, changes, s
     assert idle == {"inputs.source.name", "finished"}
 
 
+def rewritten(folder, change):
+    """The run of a folder whose manifest was made with other content."""
+    content = json.loads((folder / "manifest.json").read_text())
+    write_json(folder / "manifest.json", signed(change(content)))
+    return read_run(folder)
+
+
+@pytest.mark.parametrize("told", ["data_digest", "n"])
+def test_where_rows_lay_explains_nothing_where_their_hash_is_recorded(tmp_path, told):
+    one, other = (
+        rewritten(
+            made(tmp_path / name, uds=uds),
+            lambda had, name=name, length=length: (
+                had
+                | {"options": {"data": f"{name}/rows.json", "max_new_tokens": length}}
+                | {"inputs": {"data": f"{name}/rows.json", told: "d"}}
+            ),
+        )
+        for name, uds, length in (("a", 0.5, 8), ("b", 0.75, 9))
+    )
+    found = compare(one, other)
+    names = {line.partition(":")[0] for line in found.of("explains")}
+    places = {"options.data", "inputs.data"} if told == "n" else set()
+    assert names == {"options.max_new_tokens"} | places
+
+
+def test_scores_of_other_versions_may_explain_and_how_many_there_are_does_not(tmp_path):
+    def by(name, **scored):
+        folder = made(tmp_path / name, uds=len(name) / 4)
+        return rewritten(
+            folder, lambda had: had | {"inputs": had["inputs"] | {"scores_computed_by": scored}}
+        )
+
+    first, fewer, later = by("a", old=256), by("aa", old=128), by("aaa", old=128, new=128)
+    assert compare(first, fewer).sentence() == "nothing that is recorded differs"
+    line = "inputs.scores_computed_by.new: not recorded -> true"
+    assert compare(fewer, later).of("may explain") == [line]
+
+
 def test_a_unit_of_a_sweep_is_listed_once_by_its_name(tmp_path):
     units = tmp_path / "s" / "units"
     made(units / "2cf7" / "patch")

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support import EMBEDDED, GOLDEN
+from support import EMBEDDED, GOLDEN, taken_for_tofu
 from support.sweep_helpers import SMALL, command, plan_of, planned
 
 from lensaudit.data.embedded import embedded_rows
@@ -14,7 +14,15 @@ from lensaudit.errors import InputError
 from lensaudit.files import make_folder
 from lensaudit.models.registry import ModelSpec, load_registry
 from lensaudit.sweep.plan import Target, UnitConditions, read_plan, relearning_of, target_of
-from lensaudit.sweep.planning import data_digest, listed, select, with_data, work_of
+from lensaudit.sweep.planning import (
+    SPAN_TOKENS,
+    data_digest,
+    forecast_of,
+    listed,
+    select,
+    with_data,
+    work_of,
+)
 from lensaudit.sweep.unit import stage
 
 
@@ -153,9 +161,22 @@ def test_a_list_file_holds_names_and_comments(tmp_path):
         listed(path)
 
 
-def test_the_forecast_counts_the_rows_that_are_asked():
+def test_the_forecast_counts_the_rows_that_are_asked(monkeypatch):
+    taken_for_tofu(monkeypatch)
     asked = UnitConditions(data=str(GOLDEN / "rows.jsonl"), metrics=("uds",), exclude=("v2",))
     assert work_of(asked)["patched_examples"] == 14  # of 16: filter v2 names 17 and 49
+
+
+def test_the_forecast_counts_what_controls_keep(tmp_path):
+    assert planned(tmp_path / "maps", "demo/npo", more=SMALL) == 0
+    assert planned(tmp_path / "none", "demo/npo", more=(*SMALL, "--align", "none")) == 0
+    maps, none = (
+        forecast_of(read_plan(tmp_path / one))["caches_bytes"] for one in ("maps", "none")
+    )
+    position = 17 * 64 * 4  # 16 layers and the final norm, d_model 64, float32
+    assert maps - none == position * 16 * 64 * 5 // 4  # one in five is held out
+    # the rows for validity are the same whatever is audited, and far more than two facts
+    assert none > 10 * position * 2 * SPAN_TOKENS
 
 
 def test_a_classifier_in_a_folder_counts_by_its_content_and_is_found_from_anywhere(
