@@ -59,7 +59,7 @@ CLAIMS = {
     ),
     "*unscored*, never 0": "scores/test_depth.py::test_tau_is_exclusive_and_only_ke_layers_count",
     "a ruined model scores 1 too": "scores/test_depth.py::test_worked_by_hand",
-    "early layers, which hardly count": "scores/test_depth.py::test_worked_by_hand",
+    "early layers, which weigh less": "scores/test_depth.py::test_worked_by_hand",
     "A changed basis is caught": (
         "gym/test_planted_truth.py::test_a_permutation_is_seen_through_and_a_guard_is_not"
     ),
