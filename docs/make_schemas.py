@@ -140,7 +140,7 @@ class ResultSchema(GenerateJsonSchema):
 
     def _adapt(self, found: dict[str, Any], record: type, function: Any) -> None:
         """What a record leaves out or spells beside its fields."""
-        told = inspect.getclosurevars(function).nonlocals
+        told = inspect.getclosurevars(inspect.unwrap(function)).nonlocals
         fields, own = found["properties"], record.__dataclass_fields__  # type: ignore[attr-defined]
         if (name := told.get("name")) is not None:  # an estimate's numbers stand beside the rest
             spelled = like(one.spelled(name) for one in (_MEASURED, UNMEASURED))

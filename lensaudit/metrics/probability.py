@@ -53,7 +53,7 @@ def probability(context: MetricContext) -> MetricResult:
     return MetricResult(records=records, unscored=measured.unscored)
 
 
-def probability_record(losses: Sequence[float], *, listed: bool) -> Record:
+def probability_record(losses: Sequence[float | int], *, listed: bool) -> Record:
     """`prob` and `avg_loss` of one row; lists where its field holds lists."""
     probs = [float(np.exp(-np.float32(loss))) for loss in losses]
     return {"prob": one_or_list(probs, listed), "avg_loss": one_or_list(losses, listed)}

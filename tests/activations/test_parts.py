@@ -1,6 +1,7 @@
 """Components of every layer lie beside the residual stream, each under a key of its own."""
 
 import dataclasses
+import inspect
 import json
 
 import numpy as np
@@ -89,7 +90,7 @@ def test_a_name_means_the_stream_and_a_component_is_asked_for(root, tmp_path_fac
     with pytest.raises(
         InputError, match=r"--component head:3: wanted resid, .*one cache holds all"
     ):
-        open_activations("full", root=root, component="head:3")
+        inspect.unwrap(open_activations)("full", root=root, component="head:3")
 
 
 def test_a_component_with_a_final_norm_is_no_shard_of_ours(root):

@@ -2,11 +2,11 @@
 
 import math
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from support import checkpoint_of
 
 from lensaudit.association.evidence import (
     LEVEL,
@@ -21,7 +21,9 @@ from lensaudit.association.evidence import (
     strata_of,
     traces_of,
 )
+from lensaudit.association.opening import Know
 from lensaudit.association.reading import LENS, OUTPUTS
+from lensaudit.association.settings import KnowSettings
 from lensaudit.data.facts import Fact
 from lensaudit.data.relations import Relation, Wording
 from lensaudit.scores.assignment import assignment_test
@@ -176,19 +178,26 @@ def test_power_is_that_of_facts_planted_in_five_relations(apart):
 
 def asking(asked, *retains, base=None, kept=()):
     """What `know` was asked of a model x, beside others of these names."""
-    named = {name: SimpleNamespace(spec=SimpleNamespace(name=name)) for name in (base, *retains)}
-    return SimpleNamespace(
-        asked=asked,
-        kept=kept,
+    full = checkpoint_of("demo/full")
+
+    def named(name):
+        return replace(full, spec=replace(full.spec, name=name))
+
+    return Know(
+        settings=KnowSettings(),
+        source=named("x"),
+        base=named(base) if base else None,
+        retains=tuple(map(named, retains)),
+        asked=tuple(asked),
+        kept=tuple(kept),
         people=(),
-        settings=SimpleNamespace(seed=0),
-        source=SimpleNamespace(spec=SimpleNamespace(name="x")),
         unscored={},
-        remarks=(),
         readers=(OUTPUTS,),
-        base=named[base] if base else None,
-        retains=[named[name] for name in retains],
-        ignorant=[one for name, one in named.items() if name],
+        shots=(),
+        texts=(),
+        remarks=(),
+        dtype="float32",
+        device="cpu",
     )
 
 

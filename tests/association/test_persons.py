@@ -97,7 +97,7 @@ def test_holm_is_between_bonferroni_and_benjamini_hochberg_and_steps_down():
     draw = np.random.default_rng(2)
     for n in (1, 2, 8, 20):
         ps = draw.uniform(size=n) ** 3
-        holm = np.array(holm_of(ps))
+        holm = np.array(holm_of(ps.tolist()))
         assert (holm <= np.minimum(1, n * ps) + 1e-12).all()
         assert (holm >= false_discovery_control(ps, method="bh") - 1e-12).all()
         # by its definition: reject while the k-th least is at most level / (n - k)

@@ -7,6 +7,7 @@ from lensaudit.errors import InputError
 from lensaudit.judge.items import log_in, read_items
 from lensaudit.judge.jobs import JudgeJob
 from lensaudit.judge.programmatic import IDK
+from lensaudit.judge.settings import LogSettings
 from lensaudit.results.manifest import manifest
 
 ROW = {"idx": 0, "question": "Q", "answer": "A", "generation": "S"}
@@ -90,11 +91,15 @@ def test_a_limit_is_per_context_and_in_the_order_of_the_log(read):
     assert found == [("forget", 5), ("retain", 5), ("forget", 3), ("retain", 3)]
 
 
+def job_of(log, requests):
+    settings = LogSettings(log=log, by="words:idk")
+    return JudgeJob(settings, log, requests, IDK, None, 0.0, nullcontext)
+
+
 def test_the_hash_follows_what_is_judged(read, tmp_path):
     def digest(**other):
-        return JudgeJob(
-            None, tmp_path, read("a.jsonl", [ROW | other]), IDK, None, 0.0, nullcontext
-        ).digest
+        requests = read("a.jsonl", [ROW | other])
+        return job_of(tmp_path / "a.jsonl", requests).digest
 
     assert digest(more=1) == digest() != digest(generation="T")
 
@@ -127,8 +132,7 @@ def test_what_is_said_of_a_log_names_the_models_that_the_log_is_of(tmp_path):
     model = {"name": "m", "weights": "w"}
     made = manifest("eval", options={}, inputs={"model": model}, device="cpu", started=0.0)
     made.write(tmp_path, [log.name])
-    job = JudgeJob(None, log, read_items(log), IDK, None, 0.0, nullcontext)
-    assert job._inputs["model"] == model
+    assert job_of(log, read_items(log))._inputs["model"] == model
 
 
 def test_an_answer_is_judged_without_its_thought_and_a_cut_thought_is_a_gap(read):

@@ -1,7 +1,7 @@
 import json
 import sys
 from contextlib import nullcontext
-from types import SimpleNamespace
+from pathlib import Path
 
 import pytest
 from support.outside import PACKAGE, PLUGIN, entry_points, nothing_left, of_the_example
@@ -9,7 +9,10 @@ from support.outside import PACKAGE, PLUGIN, entry_points, nothing_left, of_the_
 from lensaudit.cli.main import run
 from lensaudit.errors import WorkError
 from lensaudit.judge import jobs
-from lensaudit.judge.jobs import refuse_unfinished
+from lensaudit.judge.items import GradedItem, JudgeRequest
+from lensaudit.judge.jobs import JudgeJob, refuse_unfinished
+from lensaudit.judge.programmatic import IDK
+from lensaudit.judge.settings import LogSettings
 
 
 @pytest.fixture
@@ -298,9 +301,9 @@ def test_two_judges_of_one_run_share_its_caps(stub_of, tmp_path):
 
 @pytest.mark.parametrize(("n", "said"), [(4, ""), (3, ""), (2, "2 of 6 judged, 4 refusal: where")])
 def test_where_most_rows_have_no_verdict_the_others_are_no_reading(n, said):
-    rows = [SimpleNamespace(status="ok" if at < n else "refusal", reason="r") for at in range(6)]
-    status = {"ok": n, "refusal": 6 - n}
-    job = SimpleNamespace(rows=rows, folder="out", n_scored=n, status=status, client=None)
+    asked, log = [JudgeRequest(at, "Q?", "A.") for at in range(6)], Path("rows.jsonl")
+    rows = tuple(GradedItem(one, {}, "ok" if one.idx < n else "refusal", "r") for one in asked)
+    job = JudgeJob(LogSettings(log=log), log, asked, IDK, None, 0.0, nullcontext, rows=rows)
     with pytest.raises(WorkError, match=said) if said else nullcontext():
         refuse_unfinished(job)
 

@@ -16,6 +16,7 @@ from lensaudit.judge.rubric import (
     schema_of,
     template_of,
 )
+from lensaudit.judge.settings import LogSettings
 
 FORGET = {"reasoning": "r", "KNOWLEDGE_REMOVAL": 7, "VERBATIM_REMOVAL": 10, "FLUENCY": 0}
 
@@ -31,7 +32,8 @@ def rubric_bodies(stub) -> list:
 
 def found_by(client, *items: JudgeRequest):
     grader = RubricGrader(client, client.capability())
-    return JudgeJob(None, client.cache.path, items, grader, client, 0.0, nullcontext).judged()
+    settings = LogSettings(log=client.cache.path)
+    return JudgeJob(settings, settings.log, items, grader, client, 0.0, nullcontext).judged()
 
 
 def test_the_last_object_of_a_reply_is_read_whatever_stands_around_it():

@@ -1,11 +1,10 @@
 """Score books and text books on disk: whatever happens to one, no number changes silently."""
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
-from support import lines_of
+from support import checkpoint_of, lines_of
 from support.audit_helpers import anew, audit_in, run, save_family, save_questions
 
 from lensaudit.data.spans import Encoded
@@ -150,7 +149,7 @@ def test_a_result_says_which_versions_computed_its_scores(tmp_path, tiny_tokeniz
 
 
 def test_what_another_row_stands_for_is_known_by_the_words_of_all_rows():
-    rows, full = ENCODED[:3], SimpleNamespace(weights="f")
+    rows, full = ENCODED[:3], checkpoint_of("demo/full")
     changed = [*rows[:2], replace(rows[2], token_ids=(*rows[2].token_ids[:-1], 99))]
     # the positions are the same: what is handed over is not
     one, other = next_rows(full, rows), next_rows(full, changed)

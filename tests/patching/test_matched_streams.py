@@ -1,12 +1,12 @@
 """A source that stands elsewhere in the text: fitted and handed over where both match."""
 
-from dataclasses import dataclass
-from types import SimpleNamespace
-from typing import Any
+from dataclasses import replace
 
 import pytest
 import torch
+from support.store_cases import BASE, writer
 
+from lensaudit.activations.store import ActivationStore, ExampleActivations
 from lensaudit.data.spans import Encoded
 from lensaudit.errors import InputError
 from lensaudit.patching.alignment import fit_alignment, mapped, rows_to_fit
@@ -17,31 +17,23 @@ PLACES = {0: 0, 1: 2, 2: 3, 4: 4, 5: 7}
 """Position of `full` -> of the source; at 3 no token of it ends."""
 
 
-@dataclass
-class Streams:
-    """What is read of a cache."""
-
-    streams: dict[int, Any]
-    fingerprint: Any
-    dtype = torch.float32
-
-    @property
-    def n_layers(self):
-        return LAYERS
-
-    @property
-    def d_model(self):
-        return self.streams[0].shape[-1]
-
-    def example(self, idx):
-        resid = self.streams[idx]
-        return SimpleNamespace(
-            positions=torch.arange(resid.shape[1]), resid=resid, final_norm=resid[-1]
-        )
+def cached(root, streams):
+    """A cache of these streams, idx -> stream."""
+    of = {"layers": LAYERS, "d_model": streams[0].shape[-1], "dtype": "float32"}
+    fingerprint = replace(BASE, positions="all", **of)
+    tokens = torch.arange(streams[0].shape[1])
+    with writer(root, fingerprint, len(streams)) as filling:
+        for shard in filling.missing():
+            some = [(idx, streams[idx]) for idx in shard.idx]
+            filling.publish(
+                shard, [ExampleActivations(idx, tokens, tokens, one, one[-1]) for idx, one in some]
+            )
+        filling.seal()
+    return ActivationStore(root).open(fingerprint)
 
 
 @pytest.fixture
-def pair():
+def pair(tmp_path):
     """`full`, and a source that holds its stream, turned and widened, where both have read as much.
 
     Elsewhere, and at position 0, it holds noise.
@@ -54,10 +46,8 @@ def pair():
         for at, there in PLACES.items():
             if at > 0:
                 stream[:, there] = full[idx][:, at] @ turn + 3.0
-    return [
-        Streams(streams, SimpleNamespace(key=lambda name=name: name))
-        for name, streams in (("own", own), ("full", full))
-    ]
+    with cached(tmp_path, own) as source, cached(tmp_path, full) as into:
+        yield source, into
 
 
 ROWS = [Encoded(idx, idx, (5,) * 6, 3, 2, 4) for idx in range(20)]
@@ -79,7 +69,7 @@ def test_a_map_is_fitted_where_both_have_read_as_much(pair, tmp_path):
     stack = source.padded(ROWS[:1])[0]
     for at in range(1, 6):
         if at in PLACES:
-            assert (stack[:, at] - full.streams[0][:, at]).abs().max() < 1e-2
+            assert (stack[:, at] - full.example(0).resid[:, at]).abs().max() < 1e-2
         else:
             assert not stack[:, at].any()
 

@@ -147,6 +147,7 @@ def test_a_room_knows_no_kind_that_is_not_in_the_table(room):
     assert set() < set(room) <= set(KINDS)
 
 
+@pytest.mark.misuse
 def test_a_kind_that_no_room_knows_is_found_listed_and_says_nothing(tmp_path, monkeypatch):
     monkeypatch.setitem(KINDS, "new", ResultKind(JsonObject, ("anything.json",)))
     (tmp_path / "anything.json").write_text(json.dumps({"source": "x"}))

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from lensaudit.doors import steering
+from lensaudit.doors.steering import Extracted
 from lensaudit.errors import InputError
 from lensaudit.steer.settings import ExtractSettings
 from lensaudit.steer.trait import load_trait, parse_trait, shipped_traits
@@ -102,7 +103,12 @@ def test_an_unknown_trait_lists_the_shipped_ones(tmp_path):
 
 def test_the_judge_behind_another_address_is_another_question(tmp_path, monkeypatch):
     keys = []
-    monkeypatch.setattr(steering, "once", lambda asked, *_, **__: keys.append(asked.key()))
+
+    def once(asked, *_, **__):
+        keys.append(asked.key())
+        return Extracted(tmp_path, [], [])
+
+    monkeypatch.setattr(steering, "once", once)
     settings = ExtractSettings(name="demo/full", trait="refusal", out=tmp_path, filter_judge="m")
     kept = tmp_path / "answers.sqlite"
     for address in ("http://127.0.0.1:1/v1", "http://127.0.0.1:2/v1", "http://127.0.0.1:2/v1"):

@@ -26,6 +26,7 @@ from lensaudit.sweep.engines import (
     slots_for,
 )
 from lensaudit.sweep.plan import UnitConditions
+from lensaudit.sweep.run import Order
 from lensaudit.sweep.settings import RunSettings
 
 TESTS = Path(__file__).parents[1]
@@ -126,6 +127,27 @@ def test_a_worker_told_to_stop_ends_the_run_without_blame(tmp_path):
     assert (state.name, state.failure.kind, state.n_killed) == ("to do", "preempted", 0)
 
 
+class Ray:
+    """A cluster whose workers do nothing, and which prints that one died."""
+
+    exceptions = SimpleNamespace(RayTaskError=KeyError, WorkerCrashedError=KeyError)
+    cluster_resources, get = staticmethod(dict), staticmethod(id)
+
+    def remote(self, **asked):
+        return lambda work: SimpleNamespace(remote=id)
+
+    def wait(self, waiting, num_returns):
+        print("(raylet) A worker died")
+        return waiting[:1], waiting[1:]
+
+
+def test_what_ray_prints_is_no_part_of_the_output(tmp_path, monkeypatch, capsys):
+    toy_sweep(tmp_path)
+    monkeypatch.setattr("lensaudit.sweep.engines._connected", lambda settings: Ray())
+    run_ray([Order(str(tmp_path))], settings=RunSettings(), report=unheard)
+    assert capsys.readouterr() == ("", "(raylet) A worker died\n")
+
+
 def test_slots_share_gpus_and_their_memory():
     slots = slots_for(RunSettings(gpus="0,1", per_gpu=2))
     assert [slot["CUDA_VISIBLE_DEVICES"] for slot in slots] == ["0", "1", "0", "1"]
@@ -217,7 +239,7 @@ def test_ray_asks_for_gpus_where_a_plan_may_use_them(device, share):
 def test_a_run_says_how_many_units_are_through_and_the_time_left(monkeypatch):
     times, told = iter([0.0, 30.0, 60.0]), []
     monkeypatch.setattr("time.monotonic", lambda: next(times))
-    orders = [SimpleNamespace(units=("a",)), SimpleNamespace(units=("b", "c"))]
+    orders = [Order("out", ("a",)), Order("out", ("b", "c"))]
     through = pace(orders, told.append)
     for order in orders:
         through(order)

@@ -84,8 +84,9 @@ def test_without_a_limit_on_each_side_readability_is_not_known():
 
 def test_four_own_models_have_a_spread_of_their_own():
     shipped = {"uds": Null(0.1, 0.03, 30)}
-    few = zero_of("uds", (0.2, 0.3, 0.1), shipped)
-    assert few == (pytest.approx(0.2), Null(pytest.approx(0.2), 0.03, 30))
+    zero, few = zero_of("uds", (0.2, 0.3, 0.1), shipped)
+    assert (zero, few.mean) == pytest.approx((0.2, 0.2))
+    assert (few.spread, few.n) == (0.03, 30)
     _, many = zero_of("uds", (0.2, 0.3, 0.1, 0.2), shipped)
     assert many.n == 4
     assert many.spread == pytest.approx((0.02 / 3) ** 0.5)
