@@ -82,7 +82,12 @@ def import_archive(
     with _opened(archive) as tar:
         members = tar.getmembers()
         name = members[0].name.partition("/")[0] if members else ""
-        if not FOLDER.fullmatch(name) or {one.type for one in members} != {tarfile.REGTYPE}:
+        if (
+            not FOLDER.fullmatch(name)
+            or any((one.type, one.sparse) != (tarfile.REGTYPE, None) for one in members)
+            # a header may claim any size for a few bytes
+            or sum(one.size for one in members) > archive.stat().st_size
+        ):
             raise InputError(
                 f"{archive}: holds other files than those of a cache; wanted a file that "
                 "`lensaudit activations export` wrote"
@@ -114,10 +119,15 @@ def import_archive(
             for path in folder.iterdir():
                 sync_folder(path)
             write_json(folder / IMPORTED, said)
-            new = _move_in(folder, root)
+            there = _move_in(folder, root)
         finally:
             shutil.rmtree(staging, ignore_errors=True)
-    return {"folder": str(root / name), "key": found.key, "n_bytes": found.n_bytes, "new": new}
+    return {
+        "folder": str(there or root / name),
+        "key": found.key,
+        "n_bytes": found.n_bytes,
+        "new": there is None,
+    }
 
 
 @contextmanager
@@ -129,8 +139,8 @@ def _opened(archive: Path) -> Iterator[tarfile.TarFile]:
         raise InputError(f"{archive}: not a tar that `export` wrote ({error})") from error
 
 
-def _move_in(folder: Path, root: Path) -> bool:
-    """Rename a finished import into place; False if a complete cache of this key is there."""
+def _move_in(folder: Path, root: Path) -> Path | None:
+    """Rename a finished import into place; where a complete cache of its key is there, that one."""
     there = folder_of(folder_key(folder), root)
     if there is not None and not (there / SEAL).exists():
         raise InputError(
@@ -141,4 +151,4 @@ def _move_in(folder: Path, root: Path) -> bool:
         with os_errors(root / folder.name):
             folder.rename(root / folder.name)
             sync_folder(root)
-    return there is None
+    return there

@@ -16,6 +16,7 @@ the key of its unit.
 """
 
 import contextlib
+import errno
 import json
 import math
 import os
@@ -58,7 +59,12 @@ MAX_KILLS = 3
 MAX_HALVINGS = 5
 """32 texts per batch, the default, become one."""
 _PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
-_MEMORY = ("out of memory", "can't allocate memory", "does not fit into memory")
+_MEMORY = (
+    *("out of memory", "can't allocate memory", "cannot allocate memory", "bad_alloc"),
+    *("does not fit into memory", "cublas_status_alloc_failed"),
+)
+_PASSING_ERRNO = frozenset({errno.ENOSPC, errno.EDQUOT, errno.ESTALE, errno.ETIMEDOUT})
+_FLIPPED_BIT = "uncorrectable ecc error"
 _REASON = 300
 """Characters of a message that are kept."""
 BEAT_S = 30.0
@@ -105,17 +111,26 @@ def failure_of(error: BaseException) -> AttemptFailure:
 
 def _is_memory(error: BaseException) -> bool:
     text = str(error).lower()
-    said = isinstance(error, RuntimeError | LensAuditError) and any(w in text for w in _MEMORY)
-    return said or isinstance(error, MemoryError)
+    speaks = isinstance(error, RuntimeError | OSError | LensAuditError)
+    return isinstance(error, MemoryError) or (speaks and any(one in text for one in _MEMORY))
 
 
 def _is_passing(error: BaseException) -> bool:
-    from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled
+    from huggingface_hub.errors import (
+        HTTPError,  # pyright: ignore[reportPrivateImportUsage]
+        LocalEntryNotFoundError,
+        OfflineModeIsEnabled,
+    )
 
     # the Hub library says so when it could not ask: no network, or it answered too late
     unasked = isinstance(error, LocalEntryNotFoundError) and error.__cause__ is not None
-    passing = isinstance(error, TryAgainError | ConnectionError | TimeoutError) or unasked
-    return passing and not isinstance(error, OfflineModeIsEnabled)
+    # its client's own errors are of two kinds; an answer's status code was looked at before
+    unanswered = isinstance(error, HTTPError) and getattr(error, "response", None) is None
+    system = isinstance(error, OSError) and error.errno in _PASSING_ERRNO
+    device = isinstance(error, RuntimeError) and _FLIPPED_BIT in str(error).lower()
+    passing = isinstance(error, TryAgainError | ConnectionError | TimeoutError)
+    found = passing or unasked or unanswered or system or device
+    return found and not isinstance(error, OfflineModeIsEnabled)
 
 
 def _retry_after(headers: Mapping[str, str]) -> float:
@@ -161,10 +176,12 @@ class Attempt:
         self.key = f"{process_name()}-{time.time_ns()}"
         self.failure: AttemptFailure | None = None
         self._started = time.monotonic()
+        self._begin = 0
 
     def __enter__(self) -> "Attempt":
         """Log the start."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._begin = self.path.stat().st_size if self.path.exists() else 0
         self._log(
             "start",
             process=process_name(),
@@ -181,7 +198,10 @@ class Attempt:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> bool:
-        """Log the end. A failure of the unit is kept in `failure` and does not go on."""
+        """Log the end. A failure of the unit is kept in `failure` and does not go on.
+
+        Where the disk has no room for the end, the start goes too: alone it means a killed worker.
+        """
         found: Row = {"outcome": "done"}
         if error is not None:
             self.failure = failure_of(error)
@@ -192,12 +212,15 @@ class Attempt:
                 "traceback": traceback.format_tb(trace)[-6:],
             }
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        self._log(
-            "end",
-            **found,
-            seconds=round(time.monotonic() - self._started, 3),
-            peak_bytes=peak if sys.platform == "darwin" else peak * 1024,
-        )
+        try:
+            self._log(
+                "end",
+                **found,
+                seconds=round(time.monotonic() - self._started, 3),
+                peak_bytes=peak if sys.platform == "darwin" else peak * 1024,
+            )
+        except LensAuditError:
+            self._take_back()
         return isinstance(error, Exception) and found["outcome"] != "preempted"
 
     def told_to_stop(self) -> None:
@@ -205,6 +228,14 @@ class Attempt:
         row = {"event": "told to stop", "attempt": self.key, "time": time.time()}
         with self.path.open("ab", buffering=0) as stream:
             stream.write(json.dumps(row).encode() + b"\n")
+
+    def _take_back(self) -> None:
+        """Remove the start from the log, while it is the last line."""
+        with contextlib.suppress(OSError, ValueError, KeyError), self.path.open("rb+") as stream:
+            stream.seek(self._begin)
+            # whatever else was written since would make this no JSON
+            if json.loads(stream.read())["attempt"] == self.key:
+                stream.truncate(self._begin)
 
     def _log(self, event: str, **more: Any) -> None:
         row = {"event": event, "attempt": self.key, "run": self.run, "time": time.time(), **more}
@@ -245,9 +276,10 @@ class StopSignals:
 def holder(path: Path) -> str | None:
     """The process that holds a claim; None where none does."""
     try:
-        age_s = _now(path.parent) - path.stat().st_mtime
+        touched = path.stat().st_mtime
     except OSError:
         return None
+    age_s = _now(path.parent) - touched
     try:
         process = str(parse_json(read_bytes(path))["process"])
         running = is_running(process)
@@ -286,7 +318,7 @@ def claimed(path: Path) -> Iterator[bool]:
 def _take(path: Path, nonce: str) -> bool:
     make_folder(path.parent)
     try:
-        with FileLock(path.with_suffix(".lock"), timeout=10):
+        with locked(path.with_suffix(".lock"), timeout_s=10):
             if holder(path) is not None:
                 return False
             path.unlink(missing_ok=True)
@@ -294,7 +326,26 @@ def _take(path: Path, nonce: str) -> bool:
                 json.dump({"process": process_name(), "nonce": nonce}, stream)
     except (FileExistsError, Timeout):
         return False
+    except OSError as error:
+        raise os_error(error, path) from error
     return True
+
+
+@contextlib.contextmanager
+def locked(path: Path, timeout_s: float = -1) -> Iterator[None]:
+    """Hold a `FileLock`; on a disk without locks nothing is held, and nobody waits.
+
+    Raises:
+        Timeout: another process held it all the time.
+    """
+    with contextlib.ExitStack() as held:
+        try:
+            held.enter_context(FileLock(path, timeout=timeout_s))
+        except Timeout:
+            raise
+        except (OSError, NotImplementedError):  # a claim and a reservation guard well enough
+            pass
+        yield
 
 
 def _now(folder: Path) -> float:
@@ -303,8 +354,11 @@ def _now(folder: Path) -> float:
     try:
         probe.touch()
         return probe.stat().st_mtime
+    except OSError:  # a folder that can only be read, or a full disk
+        return time.time()
     finally:
-        probe.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            probe.unlink(missing_ok=True)
 
 
 RESULT = "result.json"
@@ -405,7 +459,8 @@ def state_of(sweep: Sweep, unit: Unit, *, run: str = "", mine: bool = False) -> 
         for row in starts.values()
         if row["attempt"] not in told and row["attempt"] not in ends
         # of another machine nobody can say whether it runs: the claim counts
-        if worker is None or is_running(row["process"]) is False
+        if (running := is_running(row["process"])) is False
+        or (worker is None and (mine or running is None))
     ]
     outcomes = Counter(row["outcome"] for row in ends.values())
     recent = [one for one in ends.values() if (one["run"], one["outcome"]) == (run, "transient")]

@@ -7,9 +7,11 @@ another one is begun when it dies. submitit's local executor would import the pa
 order, does not start a killed worker again and knows no slots.
 """
 
+import contextlib
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -271,27 +273,28 @@ def run_ray(orders: Sequence[Order], *, settings: RunSettings, report: Report) -
         InputError: no GPU in the cluster where one is needed, or it cannot be reached.
         TryAgainError: a worker was told to stop, or is out of time.
     """
-    ray: Any = _connected(settings)
-    device = read_plan(Path(orders[0].root)).conditions.device
-    # a figure for placement: Ray does not limit memory
-    share = gpu_share(settings, device, float(ray.cluster_resources().get("GPU", 0)))
-    waiting, stopped = [], None
-    for order in orders:
-        # every unit of the order may be killed as often as makes it poison
-        tries = (MAX_KILLS + 1) * len(order.units)
-        more = {"num_cpus": 1, "num_gpus": share, "max_retries": tries, "retry_exceptions": False}
-        waiting.append(ray.remote(**more)(work).remote(order))
-    while waiting:
-        (ended, *_), waiting = ray.wait(waiting, num_returns=1)
-        try:
-            ray.get(ended)
-        except ray.exceptions.RayTaskError as error:
-            stopped = error.as_instanceof_cause()
-            if not isinstance(stopped, Preempted):
-                raise
-        except ray.exceptions.WorkerCrashedError:
-            report("a worker died too often; its unit is not tried again in this run")
-        report(f"{len(orders) - len(waiting)} of {len(orders)} checkpoints are through")
+    with contextlib.redirect_stdout(sys.stderr):  # Ray prints what its workers died of
+        ray: Any = _connected(settings)
+        device = read_plan(Path(orders[0].root)).conditions.device
+        # a figure for placement: Ray does not limit memory
+        share = gpu_share(settings, device, float(ray.cluster_resources().get("GPU", 0)))
+        waiting, stopped = [], None
+        for order in orders:
+            # every unit of the order may be killed as often as makes it poison
+            tries = (MAX_KILLS + 1) * len(order.units)
+            more = {"num_gpus": share, "max_retries": tries, "retry_exceptions": False}
+            waiting.append(ray.remote(num_cpus=1, **more)(work).remote(order))
+        while waiting:
+            (ended, *_), waiting = ray.wait(waiting, num_returns=1)
+            try:
+                ray.get(ended)
+            except ray.exceptions.RayTaskError as error:
+                stopped = error.as_instanceof_cause()
+                if not isinstance(stopped, Preempted):
+                    raise
+            except ray.exceptions.WorkerCrashedError:
+                report("a worker died too often; its unit is not tried again in this run")
+            report(f"{len(orders) - len(waiting)} of {len(orders)} checkpoints are through")
     # a new Ray stays for the next round, and ends with this process
     if stopped is not None:
         raise TryAgainError(str(stopped))
@@ -315,6 +318,8 @@ def gpu_share(settings: RunSettings, device: str, n_gpus: float) -> float:
 
 def _connected(settings: RunSettings) -> Any:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    # repeated lines would be held back until the process ends, and follow the output
+    os.environ.setdefault("RAY_DEDUP_LOGS", "0")
     import ray  # pyright: ignore[reportMissingImports]
 
     own = {} if settings.address else {"num_cpus": settings.workers, "include_dashboard": False}

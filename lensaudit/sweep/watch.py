@@ -55,6 +55,7 @@ WATCH = "watch"
 CURVE_FILE = "curve.json"
 TABLE = "curve.csv"
 _STEP = re.compile(r"(?:checkpoint|step|epoch|iter|global_step)[-_]?(\d+)$", re.IGNORECASE)
+STOP_POLL_S = 0.5
 _TARGET = "step-"
 """Begins the names of checkpoints in the plan; the number follows."""
 
@@ -70,25 +71,27 @@ def follow_run(
     Raises:
         InputError: a name, a metric or the folder is wrong, or it holds a curve of other numbers.
         LensAuditError: the anchors cannot be measured.
+        Preempted: told to stop; what is finished is in the curve.
     """
     sweep, hours = _begun(settings), settings.max_hours
     end = None if hours is None else time.monotonic() + 3600 * hours
     for line in missing_lines(sweep.conditions):
         report(line)
-    with alone(sweep.root):
+    with alone(sweep.root), StopSignals() as signals:
         sweep = _planned(sweep)
         order = Order(str(sweep.root.resolve()))
         retain = sweep.anchor_units()[0]
         if state_of(sweep, retain).result is None:
             report("retain model")
-            attempt(sweep, retain, order, StopSignals(install=False))
+            attempt(sweep, retain, order, signals)
         check_anchor(state_of(sweep, retain, run=order.run))
         while True:
             goes_on = not settings.once and (end is None or time.monotonic() < end)
             for step, folder in steps_of(settings.folder).items():
+                order.check_time(signals)
                 checkpoint = _complete(folder, settings.settled_s)
                 if checkpoint is not None:
-                    sweep = _audited(sweep, step, checkpoint, order, report)
+                    sweep = _audited(sweep, step, checkpoint, order, signals, report)
                 elif not goes_on:
                     report(
                         f"step {step}: not audited: {folder.name} is not whole, or was changed "
@@ -97,7 +100,20 @@ def follow_run(
             if not goes_on:
                 there = steps_of(settings.folder).items()
                 return write_curve(sweep, {step: epoch_of(one) for step, one in there}), sweep.root
-            time.sleep(settings.every_s)
+            _wait(settings.every_s, order, signals)
+
+
+def _wait(seconds: float, order: Order, signals: StopSignals) -> None:
+    """Sleep until the next look.
+
+    Raises:
+        Preempted: the process was told to stop.
+    """
+    end = time.monotonic() + seconds
+    order.check_time(signals)
+    while (left := end - time.monotonic()) > 0:
+        time.sleep(min(left, STOP_POLL_S))
+        order.check_time(signals)
 
 
 def _begun(settings: WatchSettings) -> Sweep:
@@ -228,7 +244,12 @@ def _complete(folder: Path, settled_s: float) -> Checkpoint | None:
 
 
 def _audited(
-    sweep: Sweep, step: int, checkpoint: Checkpoint, order: Order, report: Callable[[str], None]
+    sweep: Sweep,
+    step: int,
+    checkpoint: Checkpoint,
+    order: Order,
+    signals: StopSignals,
+    report: Callable[[str], None],
 ) -> Sweep:
     """The plan with a checkpoint as the unit of its step, which is tried if it is to be tried.
 
@@ -245,7 +266,7 @@ def _audited(
         replace_plan(sweep)
     if is_left := state_of(sweep, unit, run=order.run).name == "to do":
         report(f"step {step}: {checkpoint.folder.name}")
-        failure = attempt(sweep, unit, order, StopSignals(install=False))
+        failure = attempt(sweep, unit, order, signals)
         if failure is not None:
             report(f"step {step}: {failure.kind}: {failure.reason}")
     if is_left or not known:

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from filelock import FileLock
 from rich.filesize import decimal as size
 
 from lensaudit.errors import InputError, LensAuditError, PartialError, TryAgainError, WorkError
@@ -26,7 +25,7 @@ from lensaudit.models.hub_files import UNWANTED, WANTED, asking
 from lensaudit.models.registry import ModelSpec, resolve
 from lensaudit.partials import is_running, process_name
 from lensaudit.results.reading import Whole, checked_as
-from lensaudit.sweep.attempts import state_of
+from lensaudit.sweep.attempts import locked, state_of
 from lensaudit.sweep.plan import Sweep, Target
 from lensaudit.text import slug
 
@@ -240,7 +239,7 @@ class Weights:
         path = self.sweep.weights / "journal.json"
         if not path.parent.is_dir():
             make_folder(path.parent)
-        with FileLock(path.with_suffix(".lock")):
+        with locked(path.with_suffix(".lock")):
             rows = read_json(path) if path.exists() else {}
             # names are folders of ours, so that nothing else is ever removed
             for name in checked_as(dict[str, _Fetched], rows, path):
@@ -291,14 +290,14 @@ class Weights:
         partial, state = own.with_name(f"{own.name}.partial"), "fetching"
         try:
             # one download at a time: a server refuses who asks for everything at once
-            with FileLock(self.sweep.weights / "download.lock"):
+            with locked(self.sweep.weights / "download.lock"):
                 download(target, there, partial)
             partial.rename(own)
             state = "ready"
         finally:
             with self._journal() as rows:
                 # of one that failed the bytes stay reserved: the next try goes on with them
-                rows[own.name] |= {"state": state, "users": []}
+                rows[own.name] = {"state": state, "bytes": bytes_of(there), "users": []}
 
     def _drop(self, rows: Rows, name: str) -> None:
         """Remove a checkpoint: renamed first, so that nothing half-deleted looks complete."""

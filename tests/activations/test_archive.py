@@ -4,6 +4,7 @@ import gzip
 import io
 import os
 import tarfile
+from pathlib import Path
 
 import pytest
 from support.store_cases import BASE, copy, fill, forge
@@ -16,15 +17,16 @@ from lensaudit.activations.spec import checked_seal, read_spec, seal_content
 from lensaudit.errors import InputError, LensAuditError, VerificationError
 
 
-def packed(members):
-    """A tar of members: name, content, and of what type each is."""
+def packed(members, form=tarfile.GNU_FORMAT, **headers):
+    """A tar of members: name, content, and of what type each is; PAX headers are the last one's."""
     stream = io.BytesIO()
-    with tarfile.open(fileobj=stream, mode="w", format=tarfile.GNU_FORMAT) as tar:
+    with tarfile.open(fileobj=stream, mode="w", format=form) as tar:
         for name, content, *kind in members:
             info = tarfile.TarInfo(name)
             info.size = len(content)
             if kind:
                 info.type, info.linkname = kind[0], "/etc/passwd"
+            info.pax_headers = headers if name == members[-1][0] else {}
             tar.addfile(info, io.BytesIO(content))
     return stream.getvalue()
 
@@ -46,7 +48,9 @@ def test_an_exported_cache_is_imported_unchanged(full, tmp_path):
         assert (tmp_path / "other" / full.name / path.name).read_bytes() == path.read_bytes()
     # a key is imported once, whatever its name
     fill(tmp_path / "store", BASE, name="another")
-    assert not import_archive(tar, tmp_path / "store", reserve_bytes=0)["new"]
+    again = import_archive(tar, tmp_path / "store", reserve_bytes=0)
+    assert not again["new"]
+    assert [Path(again["folder"])] == cache_folders(tmp_path / "store")
     assert len(cache_folders(tmp_path / "store")) == 1
 
 
@@ -105,6 +109,20 @@ def test_a_bad_archive_changes_nothing(full, tmp_path, kind):
     after = set(tmp_path.rglob("*"))
     assert before <= after
     assert after - before <= {place / "store"}
+
+
+@pytest.mark.parametrize("is_sparse", [True, False])
+def test_a_member_of_more_bytes_than_the_archive_is_not_unpacked(full, tmp_path, is_sparse):
+    *good, (name, _) = members(full)
+    claims = {"GNU.sparse.realsize": str(1 << 30)}
+    if is_sparse:  # one run of 512 bytes at its begin, and a hole
+        claims |= {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.name": name}
+    content = b"1\n0\n512\n".ljust(1024, b"\0")
+    bomb = packed([*good, (name, content)], tarfile.PAX_FORMAT, **claims)
+    (tmp_path / "bad.tar").write_bytes(bomb)
+    with pytest.raises(InputError, match="holds other files"):
+        import_archive(tmp_path / "bad.tar", tmp_path / "store", reserve_bytes=0)
+    assert not (tmp_path / "store").exists()
 
 
 def claim_51_gb(file):

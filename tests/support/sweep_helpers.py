@@ -1,5 +1,6 @@
 """Small sweeps of the embedded family, and units that cost nothing."""
 
+import errno
 import functools
 import json
 import os
@@ -8,7 +9,10 @@ import time
 from pathlib import Path
 
 import httpx
-from huggingface_hub.errors import HfHubHTTPError
+from huggingface_hub.errors import (
+    HfHubHTTPError,
+    HTTPError,  # pyright: ignore[reportPrivateImportUsage]
+)
 
 from lensaudit.cli.main import run
 from lensaudit.errors import InputError, TryAgainError, WorkError
@@ -165,6 +169,13 @@ ERRORS = {
     "bug": KeyError("layer"),
     "bad weights": WorkError("activations of example 3 are not finite"),
     "memory": MemoryError(),
+    "system memory": OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)),
+    "cuBLAS": RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate"),
+    "C++": RuntimeError("std::bad_alloc"),
+    "flipped bit": RuntimeError("CUDA error: uncorrectable ECC error encountered"),
+    "full": OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)),
+    "stale": caused(WorkError("x: Stale file handle"), OSError(errno.ESTALE, "Stale file handle")),
+    "no answer": caused(InputError("no network"), HTTPError("All connection attempts failed")),
 }
 UNRULY = "support.sweep_helpers:unruly_run_unit"
 

@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import signal
+import time
 from dataclasses import replace
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -26,7 +28,7 @@ from lensaudit.evaluation.log import read_log
 from lensaudit.files import make_folder, write_json
 from lensaudit.models.registry import EMBEDDED
 from lensaudit.scores.estimate import Estimate
-from lensaudit.sweep.attempts import finished
+from lensaudit.sweep.attempts import MAX_KILLS, finished
 from lensaudit.sweep.plan import Unit, read_plan, write_plan
 from lensaudit.sweep.unit import compare
 from lensaudit.sweep.values import UnitValue
@@ -88,10 +90,12 @@ def weights_of(name):
     return checkpoint_of(f"demo/{name}").weights
 
 
+def watched(run, out):
+    return ("watch", run, "--data", "demo", *FAST, "--once", "--set", "settled=0", "--out", out)
+
+
 def watch(run, out, *more):
-    return command(
-        "watch", run, "--data", "demo", *FAST, "--once", "--set", "settled=0", "--out", out, *more
-    )
+    return command(*watched(run, out), *more)
 
 
 @pytest.mark.slow
@@ -117,6 +121,28 @@ def test_a_watched_run_has_a_curve_over_steps(tmp_path, capsys):
     lines = (out / "curve.csv").read_text().splitlines()
     assert lines[0] == "step,uds,exact_memorization,failure"
     assert [line.split(",")[0] for line in lines[1:]] == ["100", "200", "300"]
+
+
+def test_a_watched_run_that_is_told_to_stop_goes_on_where_it_was(tmp_path, monkeypatch):
+    run, out = tmp_path / "run", tmp_path / "out"
+    shutil.copytree(EMBEDDED / "npo", run / "step_1")
+
+    def told(sweep, unit, obtain, halvings, report):
+        signal.raise_signal(signal.SIGTERM)
+        report("a pass")
+
+    def value(sweep, unit, obtain, halvings, report):
+        publish_values(sweep, unit, halvings, {"uds": VALUE})
+
+    monkeypatch.setattr("lensaudit.sweep.unit.run_unit", told)
+    assert {watch(run, out) for _ in range(MAX_KILLS)} == {75}
+    monkeypatch.setattr("lensaudit.sweep.unit.run_unit", value)
+    # while it waits for the next step, too
+    monkeypatch.setattr(time, "sleep", lambda seconds: signal.raise_signal(signal.SIGTERM))
+    asked = [one for one in watched(run, out) if one != "--once"]
+    assert (command(*asked), watch(run, out)) == (75, 0)
+    (row,) = json.loads((out / "curve.json").read_text())
+    assert (row["step"], row["uds"]) == (1, VALUE.value)
 
 
 def test_a_step_that_is_written_again_has_the_row_of_what_is_there(tmp_path, monkeypatch):

@@ -1,10 +1,12 @@
 """Failures have classes; finished is what is published; nothing is done twice."""
 
+import errno
 import json
 import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from support.sweep_helpers import (
@@ -22,6 +24,7 @@ from support.sweep_helpers import (
 )
 
 from lensaudit.errors import InputError, PartialError, TryAgainError, WorkError
+from lensaudit.files import make_folder
 from lensaudit.partials import process_name
 from lensaudit.sweep import attempts
 from lensaudit.sweep.attempts import (
@@ -36,14 +39,15 @@ from lensaudit.sweep.attempts import (
     state_of,
 )
 from lensaudit.sweep.unit import halved
+from lensaudit.sweep.weights import Weights
 
 LABELS = ["retain", "full", "m0", "m1", "m2"]
 
 
 KINDS = {
-    "transient": ("429", "full disk", "reset"),
+    "transient": ("429", "full disk", "reset", "flipped bit", "full", "stale", "no answer"),
     "permanent": ("404", "bug", "bad weights"),
-    "resource": ("OOM", "memory"),
+    "resource": ("OOM", "memory", "system memory", "cuBLAS", "C++"),
 }
 
 
@@ -165,6 +169,18 @@ def test_out_of_time_stops_between_units_and_the_next_run_goes_on(tmp_path):
     assert set(names(sweep).values()) == {"done"}
 
 
+BY = {"run": "r", "engine": "serial"}
+
+
+def refusing(error):
+    """A call of the system that fails."""
+
+    def refuse(*args, **options):
+        raise error
+
+    return refuse
+
+
 def dead_attempt(path, told=False):
     """The log of an attempt whose process is gone."""
     trying = Attempt(path, run="r", engine="pool")
@@ -192,6 +208,39 @@ def test_a_worker_killed_often_is_poison_unless_it_was_told_to_stop(tmp_path):
     with pytest.raises(PartialError, match="m1: poison: its worker was killed 3 times"):
         swept(tmp_path)
     assert "m1" not in calls(tmp_path)
+
+
+def test_an_attempt_whose_end_finds_a_full_disk_is_no_killed_worker(tmp_path, monkeypatch):
+    sweep = toy_sweep(tmp_path)
+    unit = sweep.units[3]
+    make_folder(sweep.attempts(unit.id).parent)
+    attempts.set_back(sweep.attempts(unit.id))
+    before = sweep.attempts(unit.id).read_bytes()
+    for _ in range(MAX_KILLS):
+        with monkeypatch.context() as patch, Attempt(sweep.attempts(unit.id), **BY) as trying:
+            patch.setattr(attempts, "append_jsonl", refusing(ERRORS["full disk"]))
+            raise ERRORS["full disk"]
+        assert trying.failure.kind == "transient"
+    assert sweep.attempts(unit.id).read_bytes() == before
+    # a line that was written since stays, and so does what is before it
+    with monkeypatch.context() as patch, Attempt(sweep.attempts(unit.id), **BY) as trying:
+        trying.told_to_stop()
+        patch.setattr(attempts, "append_jsonl", refusing(ERRORS["full disk"]))
+    assert [row["event"] for row in rows_of(sweep, unit)] == ["retry", "start", "told to stop"]
+
+
+def test_a_folder_that_can_only_be_read_shows_who_works(tmp_path, monkeypatch):
+    sweep = toy_sweep(tmp_path)
+    unit = sweep.units[3]
+    for _ in range(MAX_KILLS):
+        Attempt(sweep.attempts(unit.id), **BY).__enter__()
+    with claimed(sweep.claim(unit.id)), monkeypatch.context() as patch:
+        patch.setattr(Path, "touch", refusing(PermissionError()))
+        state = state_of(sweep, unit)
+        assert (state.name, state.worker, state.n_killed) == ("running", process_name(), 0)
+    # this process runs, whoever holds the claim
+    assert (state_of(sweep, unit).name, state_of(sweep, unit).n_killed) == ("to do", 0)
+    assert state_of(sweep, unit, mine=True).failure.kind == "poison"
 
 
 def test_a_unit_complete_but_not_yet_published_is_published_and_not_done_again(tmp_path):
@@ -224,6 +273,15 @@ def test_a_claimed_unit_is_left_to_its_worker(tmp_path):
             swept(tmp_path)
     swept(tmp_path)
     assert sorted(calls(tmp_path)) == sorted(LABELS)
+
+
+def test_a_disk_without_locks_has_claims(tmp_path, monkeypatch):
+    monkeypatch.setattr("fcntl.flock", refusing(OSError(errno.ENOLCK, "No locks available")))
+    sweep = toy_sweep(tmp_path)
+    path = sweep.claim(sweep.units[3].id)
+    with claimed(path) as mine, claimed(path) as second:
+        assert (mine, second, holder(path)) == (True, False, process_name())
+    assert Weights(sweep).used_bytes() == 0
 
 
 def claim_of(path, process):

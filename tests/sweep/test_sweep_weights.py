@@ -66,6 +66,14 @@ def bytes_on_disk(sweep):
     return total
 
 
+def test_a_hub_that_does_not_answer_is_a_passing_failure(monkeypatch):
+    (target,) = targets("m")
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(InputError, match="no network") as caught:
+        weights.listing(target)
+    assert failure_of(caught.value).kind == "transient"
+
+
 def test_a_checkpoint_arrives_whole_and_without_pickles(hub, sweep):
     folder = weights_of(sweep).obtain(sweep.by_name["m0"])
     source = hub.repositories["org/m0"]
