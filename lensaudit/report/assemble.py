@@ -288,12 +288,15 @@ def _said(
     whether one gives the fact away; and the prompts that they were given to. Where a model was
     evaluated twice on a row, the larger evaluation counts.
     """
-    found, by_size = [], sorted(evals, key=lambda run: -len(run.entries))
-    sets = grouped((runs[0].examples, at) for at, runs in enumerate(conditions))
-    known = grouped((run.weights, answers_in(run)) for run in by_size)
-    for weights in sorted(known, key=lambda at: not models[at].is_anchor)[:_MOST_TEXTS]:
+    found, sets = [], grouped((runs[0].examples, at) for at, runs in enumerate(conditions))
+    by_model = grouped(
+        (run.weights, run) for run in sorted(evals, key=lambda run: -len(run.entries))
+    )
+    shown = sorted(by_model, key=lambda at: not models[at].is_anchor)
+    for weights in shown[: _MOST_TEXTS if sets else 0]:
+        known = list(map(answers_in, by_model[weights]))  # of one model at a time
         for asked, places in sets.items():
-            told = [_answer(one, known[weights]) for one in asked]
+            told = [_answer(one, known) for one in asked]
             texts, prompts = [said for _, said in told], [prompt for prompt, _ in told]
             # what stands before and after the question, where that is the same of all
             around = {
