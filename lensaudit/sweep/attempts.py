@@ -318,7 +318,7 @@ def claimed(path: Path) -> Iterator[bool]:
 def _take(path: Path, nonce: str) -> bool:
     make_folder(path.parent)
     try:
-        with locked(path.with_suffix(".lock"), timeout_s=10):
+        with locked(path.with_suffix(".lock"), timeout_s=10.0):
             if holder(path) is not None:
                 return False
             path.unlink(missing_ok=True)
@@ -332,7 +332,7 @@ def _take(path: Path, nonce: str) -> bool:
 
 
 @contextlib.contextmanager
-def locked(path: Path, timeout_s: float = -1) -> Iterator[None]:
+def locked(path: Path, timeout_s: float = -1.0) -> Iterator[None]:
     """Hold a `FileLock`; on a disk without locks nothing is held, and nobody waits.
 
     Raises:
