@@ -19,7 +19,6 @@ from lensaudit.patching.exact_match import (
 )
 from lensaudit.patching.prepare import prepare
 from lensaudit.patching.settings import PatchSettings
-from lensaudit.patching.sources import CachedSource
 from lensaudit.scores.depth import label_hit
 
 FEW = 12
@@ -204,12 +203,14 @@ def test_a_changed_setting_is_said_anew_and_fresh_forgets(opened, counted, tmp_p
     assert counted["generate"] == 2 * 3 * 2
 
 
-def test_a_cache_gives_what_is_patched_in_at_the_prompt_s_end(ragged, monkeypatch):
+def test_a_cache_gives_what_is_patched_in_at_the_prompt_s_end(ragged, opened):
     late = next(e for e in ragged if e.start > e.n_prompt - 1)
     positions = torch.tensor(late.read_positions)
     stream = positions.float().expand(3, -1).unsqueeze(-1)  # each position holds its own number
-    source = CachedSource(None, handed=lambda idx, layers: (positions, stream))
-    assert source.at_prompt_end(late).tolist() == [[late.n_prompt - 1.0]] * 3
+    with opened("npo", limit=1) as session:
+        cached = session.streams(*session.sources.values(), session.encoded)
+        source = replace(cached, handed=lambda idx, layers: (positions, stream))
+        assert source.at_prompt_end(late).tolist() == [[late.n_prompt - 1.0]] * 3
 
 
 def test_an_entity_without_a_first_sentence_is_never_said(opened):

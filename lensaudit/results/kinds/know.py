@@ -102,8 +102,8 @@ class KnowRecord:
     def not_asked(self) -> str:
         """How many facts were not asked, and the commonest reason; empty where all were.
 
-        >>> record = KnowRecord(source="x", headline="", finds=False, p=1, z=0, bits=None, n=19,
-        ...     controls=[], n_subjects=8, relations=[], max_bits=3,
+        >>> record = KnowRecord(source="x", headline="", finds=False, p=1.0, z=0.0, bits=None, n=19,
+        ...     controls=[], n_subjects=8, relations=[], max_bits=3.0,
         ...     unscored={str(n): "stands alone in its relation (a); 4 wanted" for n in range(36)})
         >>> record.not_asked
         '36 of 55 facts stand alone in their relation; 4 wanted'
