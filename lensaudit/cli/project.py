@@ -188,10 +188,9 @@ def _check_tables(ctx: click.Context, project: Project) -> None:
             if word not in known:
                 raise InputError(f"{head} is no command{_meant(word, known)}")
             group = group.get_command(ctx, word)
-        if isinstance(group, click.Group) and not group.invoke_without_command:
+        if table != _JUDGE and isinstance(group, click.Group) and not group.invoke_without_command:
             own = ", ".join(f"[{table}.{one}]" for one in group.list_commands(ctx))
-            if table != _JUDGE:
-                raise InputError(f"{head} is a group of commands; name the command: {own}")
+            raise InputError(f"{head} is a group of commands; name the command: {own}")
 
 
 def _meant(word: str, known: Sequence[str]) -> str:

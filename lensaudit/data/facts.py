@@ -103,8 +103,13 @@ class Fact:
 def answered(question: str, answer: str, prefix: str | None = None) -> Fact:
     """A question with an answer to train on; a prefix says where the depth score splits it."""
     return Fact(
-        *(0, question, answer, prefix or "", "", own_group(0)),
-        None if prefix is None else "reviewed",
+        idx=0,
+        question=question,
+        answer=answer,
+        prefix=prefix or "",
+        entity="",
+        group=own_group(0),
+        span=None if prefix is None else "reviewed",
     )
 
 
@@ -134,7 +139,7 @@ def load_facts(path: Place) -> list[Fact]:
     """
     rows, problems = read_rows(Path(path))
     found = sound_rows(
-        *(rows, str(path), _WANTED, _fact_problems, _fact), problems=problems, facts=True
+        rows, str(path), _WANTED, _fact_problems, _fact, problems=problems, facts=True
     )
     shipped = Path(path).is_relative_to(EMBEDDED)
     return [replace(one, seam="reference") for one in found] if shipped else found

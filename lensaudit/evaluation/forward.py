@@ -25,6 +25,7 @@ from lensaudit.errors import InputError, WorkError, told_by
 from lensaudit.groups import batched, by_length
 from lensaudit.metrics.registry import Measured, Trace, alternatives
 from lensaudit.models.generation import stop_ids
+from lensaudit.models.hashing import OVERRULED
 from lensaudit.models.sizes import ContextWindow
 from lensaudit.settings import Cleanup, MaskConvention
 from lensaudit.types import PosMask, Resid, Tokens, padded_rows
@@ -331,7 +332,7 @@ def open_classifier(
 
     try:
         config = AutoConfig.from_pretrained(
-            name, trust_remote_code=False, _attn_implementation=None, transformers_weights=None
+            name, trust_remote_code=False, **dict.fromkeys(OVERRULED)
         )
         if not any("SequenceClassification" in one for one in config.architectures or ()):
             raise ValueError(f"it is a {(config.architectures or ['model without a name'])[0]}")

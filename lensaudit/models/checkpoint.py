@@ -10,11 +10,7 @@ from typing import Any
 
 from lensaudit.errors import InputError, told_by
 from lensaudit.models.adapter import CONFIG, open_adapter, trained_on
-from lensaudit.models.hashing import (
-    merged_hash,
-    tokenizer_hash,
-    weights_hash,
-)
+from lensaudit.models.hashing import OVERRULED, merged_hash, tokenizer_hash, weights_hash
 from lensaudit.models.hub_files import fetch
 from lensaudit.models.registry import (
     ModelSpec,
@@ -185,8 +181,7 @@ def config_of(checkpoint: Checkpoint) -> Any:
             trust_remote_code=False,
             local_files_only=True,
             return_dict=True,
-            _attn_implementation=None,
-            transformers_weights=None,
+            **dict.fromkeys(OVERRULED),
         )
 
 

@@ -23,9 +23,11 @@ from lensaudit.text import canonical_json, digest
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _SETTLED_S = 2.0
 """A file changed later than this ago may change again within one tick of its time stamp."""
+OVERRULED = ("_attn_implementation", "transformers_weights")
+"""Keys of config.json by which a file would choose attention, code or weights: who loads does."""
 _INERT = (
     *("_name_or_path", "transformers_version", "dtype", "torch_dtype", "use_cache"),
-    *("_attn_implementation", "attn_implementation", "transformers_weights"),
+    *("attn_implementation", *OVERRULED),
 )
 """Keys of config.json that no activation depends on; dtype and attention have their own place."""
 _INERT_ADAPTER = (

@@ -68,7 +68,7 @@ def planned_controls(session: Session, neutral: Neutral) -> str:
         return f"controls: none ({neutral.why})"
     align, tokens = session.settings.align, session.settings.align_tokens
     said = f"controls: validity on up to {len(neutral.validity)} rows"
-    n = _compares_streams(session) and _bytes_cached(session, neutral)
+    n = 0 if _uncompared(session) else _bytes_cached(session, neutral)
     more = f"; up to {size(n)} more on disk" if n else ""
     if align == "none":
         return f"{said}; no maps{more}"
@@ -81,9 +81,16 @@ def planned_controls(session: Session, neutral: Neutral) -> str:
     )
 
 
-def _compares_streams(session: Session) -> bool:
-    """Whether what is patched in is a residual stream, which alone controls compare."""
-    return session.settings.part == "resid" and session.settings.last_layer == "resid_post"
+def _uncompared(session: Session) -> str | None:
+    """Why controls compare no streams: what is patched in is none; None where it is."""
+    settings = session.settings
+    if settings.part != "resid":
+        return f"component {settings.component}: streams are compared for resid only"
+    return (
+        "--last-layer reference: the last stream is not a residual stream"
+        if settings.last_layer != "resid_post"
+        else None
+    )
 
 
 def _bytes_cached(session: Session, neutral: Neutral) -> int:
@@ -133,7 +140,7 @@ def controls_of(session: Session) -> Neutral:
         for one in session.sources.values()
         if settings.align not in ("auto", "none") or session.misfit(one) is not None
     ]
-    if needed and _compares_streams(session) and settings.score == "uds":
+    if needed and settings.score == "uds" and _uncompared(session) is None:
         rows = session.encode(neutral.fit)
         for one in needed:
             _rows_to_fit(session, rows, one, one.d_model)
@@ -213,14 +220,9 @@ class _Examination:
         self.columns = weights.nonzero().flatten().tolist()
         self.layers = [self.settings.at_layers[at] for at in self.columns]
         self.weights = weights[self.columns]
-        self.unfit = neutral.why or None
         # streams are compared, of layers that encode the forget set
-        if not self.layers:
-            self.unfit = f"the mean S1 of all rows exceeds tau = {tau:g} at no layer"
-        if self.settings.last_layer != "resid_post":
-            self.unfit = "--last-layer reference: the last stream is not a residual stream"
-        if self.settings.part != "resid":
-            self.unfit = f"component {self.settings.component}: streams are compared for resid only"
+        no_layer = f"the mean S1 of all rows exceeds tau = {tau:g} at no layer"
+        self.unfit = _uncompared(session) or (not self.layers and no_layer) or neutral.why or None
         # by weights: rows that are cached, whole sets, so that one cache of `full` serves every
         # source; and those of them that `full` and the source both still say
         self.cached: dict[str, tuple[Encoded, ...]] = {}
