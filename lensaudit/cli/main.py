@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -135,6 +135,8 @@ SILENT = {
     "WANDB_MODE": "offline",
 }
 """Variables that keep remarks and bars of other packages off stderr, where nobody set them."""
+HUB_READS = ("HF_ENDPOINT", "HF_HUB_DOWNLOAD_TIMEOUT", "HF_HUB_ETAG_TIMEOUT")
+"""Variables of the Hub's client that hold an address or a number."""
 
 
 @contextmanager
@@ -217,6 +219,20 @@ def cli(ctx: click.Context, verbose: bool, quiet: bool, log_level: str) -> None:
     if level != "debug":
         warnings.filterwarnings("ignore")
         os.environ.update(SILENT | dict(os.environ))
+    if named := [one for one in os.environ if one in HUB_READS]:
+        _check_hub_reads(named)
+
+
+def _check_hub_reads(named: Sequence[str]) -> None:
+    """Refuse what the Hub's client cannot read; it reads these variables when it is imported."""
+    try:
+        from huggingface_hub import get_session  # a tenth of a second
+
+        get_session()
+    except ValueError as error:
+        raise click.UsageError(
+            f"{', '.join(named)}: huggingface_hub cannot read it ({error}); correct or unset it"
+        ) from error
 
 
 @click.command()

@@ -33,6 +33,21 @@ def test_a_closed_pipe_ends_quietly_and_as_a_pipes_writer(words):
     assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, b"")
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("HF_ENDPOINT", "https://me:secret@hub:99999999"), ("HF_HUB_ETAG_TIMEOUT", "soon")],
+)
+def test_a_variable_that_the_hubs_client_cannot_read_is_one_line(name, value):
+    code = "from lensaudit.cli.main import main; main(['more'])"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | {name: value}
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"lensaudit: {name}: huggingface_hub cannot read it")
+    assert "secret" not in line
+
+
 def test_a_name_that_the_terminal_cannot_write_is_escaped(tmp_path):
     code = (
         "from lensaudit.screen.tables import console\n"
