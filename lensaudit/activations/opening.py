@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Literal
 
 from lensaudit.activations.chosen import check_part
-from lensaudit.activations.naming import find
+from lensaudit.activations.lookup import find
 from lensaudit.activations.spec import Kept, Positions
 from lensaudit.activations.store import Activations, opened
 from lensaudit.results.reading import place_in

@@ -16,7 +16,8 @@ from pathlib import Path
 import h5py
 
 from lensaudit.activations.inventory import CacheInfo, describe, verify
-from lensaudit.activations.naming import cache_folders, check_key, matching
+from lensaudit.activations.lookup import matching
+from lensaudit.activations.naming import cache_folders, check_key
 from lensaudit.activations.presence import USE_AGE_S, check_trusted, users
 from lensaudit.activations.removal import OWN_FILES, QUARANTINE, STAGED, cache_files, remove
 from lensaudit.activations.shard import BYTE, SHARD_ERRORS, check_array, check_bytes

@@ -50,7 +50,7 @@ def list_(activations: Path, as_json: bool) -> None:
 def info(cache: str, activations: Path, as_json: bool) -> None:
     """Show all about one CACHE: a name, a key or its beginning, or a folder."""
     found = library.activations_inventory.describe(
-        library.activations_naming.find(cache, root=activations)
+        library.activations_lookup.find(cache, root=activations)
     )
     answer(asdict(found), library.screen_listings.of_cache(found), as_json=as_json, pretty=True)
 
@@ -143,7 +143,7 @@ def gc(
 def export(cache: str, output: Path, activations: Path, as_json: bool) -> None:
     """Write a complete CACHE to one tar file, after checking it."""
     path = library.activations_archive.export(
-        library.activations_naming.find(cache, root=activations), output
+        library.activations_lookup.find(cache, root=activations), output
     )
     answer(
         {"archive": str(path), "n_bytes": path.stat().st_size},
@@ -165,7 +165,7 @@ def import_(file: Path, activations: Path, as_json: bool) -> None:
 
 def _folders(caches: Sequence[str], root: Path) -> list[Path]:
     return [
-        library.activations_naming.find(one, root=root) for one in caches
+        library.activations_lookup.find(one, root=root) for one in caches
     ] or library.activations_naming.cache_folders(root)
 
 

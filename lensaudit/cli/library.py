@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from lensaudit import own_code as own_code
     from lensaudit.activations import archive as activations_archive
     from lensaudit.activations import inventory as activations_inventory
+    from lensaudit.activations import lookup as activations_lookup
     from lensaudit.activations import naming as activations_naming
     from lensaudit.activations import upkeep as activations_upkeep
     from lensaudit.ask import acting as ask_acting
