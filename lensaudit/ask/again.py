@@ -25,10 +25,10 @@ from lensaudit.models.registry import (
     resolve,
 )
 from lensaudit.progress import FolderRemark, Notice, unheard
-from lensaudit.results.keyed import RunFolder, nothing_to_do
 from lensaudit.results.manifest import MANIFEST
 from lensaudit.results.owner import check_free
 from lensaudit.results.question import Question
+from lensaudit.results.run_folder import RunFolder, nothing_to_do
 from lensaudit.settings import Option, option_in, results_folder, several
 from lensaudit.text import digest, slug
 

@@ -42,9 +42,9 @@ from lensaudit.models.conditions import conditions_of
 from lensaudit.patching.exposure import Head
 from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results import recorded
-from lensaudit.results.keyed import RunFolder
 from lensaudit.results.kinds.know import KnowRecord
 from lensaudit.results.ledger import Ledger, ledger_path
+from lensaudit.results.run_folder import RunFolder
 from lensaudit.settings import plain
 from lensaudit.text import digest
 

@@ -43,10 +43,10 @@ from lensaudit.patching.session import Session
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results import recorded
-from lensaudit.results.keyed import RunFolder
 from lensaudit.results.kinds.worst import WorstAttack, WorstRecord
 from lensaudit.results.ledger import Ledger, ledger_path
 from lensaudit.results.reading import Record
+from lensaudit.results.run_folder import RunFolder
 from lensaudit.scores.recovery import Arms
 from lensaudit.settings import (
     NO_RETAIN_MODEL,

@@ -27,7 +27,7 @@ from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import Checkpoint, config_of, in_role, load_tokenizer, open_model
 from lensaudit.models.likeness import check_same_shape
 from lensaudit.progress import Notice, unheard
-from lensaudit.results import keyed
+from lensaudit.results import run_folder
 from lensaudit.results.integrity import check_whole
 from lensaudit.results.manifest import MANIFEST, manifest
 from lensaudit.results.owner import check_free
@@ -171,12 +171,12 @@ class Bed:
 
         The model is written in float32, so that a bit-identical tensor stays one.
         """
-        if keyed.finished(folder, key, COMMAND):
+        if run_folder.finished(folder, key, COMMAND):
             return
         self.notice(f"{doing} {folder.parent.name}/{folder.name}")
         started = time.monotonic()
         model, certificate, options = make()
-        keyed.begin(folder, key, COMMAND)
+        run_folder.begin(folder, key, COMMAND)
         write_json(folder / CERTIFICATE, asdict(certificate))
         told = {"options": options, "inputs": self.identity, "device": "cpu", "started": started}
         record = partial(manifest, COMMAND, **told)

@@ -38,12 +38,12 @@ from lensaudit.judge.settings import WORDS, LogSettings
 from lensaudit.progress import Notice, Tell, unheard
 from lensaudit.results.appended import read_appended
 from lensaudit.results.integrity import is_whole
-from lensaudit.results.keyed import held, nothing_to_do
 from lensaudit.results.kinds.judge import GradeSummary, JudgeRecord
 from lensaudit.results.locate import Found
 from lensaudit.results.manifest import BEGUN, MANIFEST, manifest, models_in
 from lensaudit.results.owner import Run, check_free, claim, differences, folder_of
 from lensaudit.results.reading import document, json_object
+from lensaudit.results.run_folder import held, nothing_to_do
 from lensaudit.scores.estimate import NO_ROWS
 from lensaudit.scores.intervals import clustered_mean
 from lensaudit.settings import results_folder

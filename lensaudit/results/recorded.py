@@ -6,9 +6,9 @@ from typing import Any
 
 from lensaudit.files import write_json
 from lensaudit.progress import Notice, unheard
-from lensaudit.results.keyed import RunFolder, held, nothing_to_do, seal
 from lensaudit.results.manifest import manifest
 from lensaudit.results.reading import Record, document, read_as
+from lensaudit.results.run_folder import RunFolder, held, nothing_to_do, seal
 
 
 def in_folder(

@@ -27,13 +27,13 @@ from lensaudit.models.registry import default_data
 from lensaudit.patching.prepare import encode_all, prepare
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import Notice, Progress, Tell, unheard
-from lensaudit.results.keyed import held
 from lensaudit.results.kinds.directions import DirectionsRecord, Experiment, Recovery
 from lensaudit.results.ledger import Ledger
 from lensaudit.results.manifest import NamedModel, manifest
 from lensaudit.results.owner import check_free, claim
 from lensaudit.results.reading import document
 from lensaudit.results.run import RunResult
+from lensaudit.results.run_folder import held
 from lensaudit.results.run_log import tell_replaced
 from lensaudit.results.sentences import WEAK
 from lensaudit.scores.estimate import UNMEASURED

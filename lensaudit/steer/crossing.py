@@ -19,7 +19,6 @@ import torch
 from lensaudit.errors import InputError
 from lensaudit.files import make_folder, write_json
 from lensaudit.progress import Notice, Progress, Tell
-from lensaudit.results.keyed import finished, held, nothing_to_do
 from lensaudit.results.kinds.steering import (
     CoefficientSweep,
     CrossedScore,
@@ -31,6 +30,7 @@ from lensaudit.results.locate import Found
 from lensaudit.results.manifest import manifest
 from lensaudit.results.owner import check_free, claim
 from lensaudit.results.reading import document
+from lensaudit.results.run_folder import finished, held, nothing_to_do
 from lensaudit.results.run_log import tell_replaced
 from lensaudit.scores.intervals import clustered_mean
 from lensaudit.settings import plain

@@ -31,7 +31,6 @@ from lensaudit.judge.items import Judge, JudgeRequest
 from lensaudit.judge.programmatic import ENTITY
 from lensaudit.patching.interventions import Where
 from lensaudit.progress import Notice, Tell
-from lensaudit.results.keyed import finished, held, nothing_to_do
 from lensaudit.results.kinds.steering import (
     ChosenSetting,
     CoefficientSweep,
@@ -43,6 +42,7 @@ from lensaudit.results.locate import Found
 from lensaudit.results.manifest import manifest
 from lensaudit.results.owner import check_free, claim
 from lensaudit.results.reading import document
+from lensaudit.results.run_folder import finished, held, nothing_to_do
 from lensaudit.results.run_log import tell_replaced
 from lensaudit.scores.intervals import clustered_mean
 from lensaudit.scores.means import mean_known

@@ -19,9 +19,10 @@ from lensaudit.errors import InputError
 from lensaudit.judge.programmatic import ENTITY
 from lensaudit.models.checkpoint import load_tokenizer
 from lensaudit.progress import Notice, Tell, unheard
-from lensaudit.results.keyed import held, keyed_document, nothing_to_do
+from lensaudit.results.keyed import keyed_document
 from lensaudit.results.manifest import manifest
 from lensaudit.results.reading import null
+from lensaudit.results.run_folder import held, nothing_to_do
 from lensaudit.settings import plain
 from lensaudit.steer.asking import (
     TraitModel,

@@ -32,11 +32,11 @@ from lensaudit.files import (
 from lensaudit.partials import is_partial
 from lensaudit.progress import Notice, unheard
 from lensaudit.results.integrity import answered_for, misfits
-from lensaudit.results.keyed import begin, finished, nothing_to_do, seal
 from lensaudit.results.locate import COLLECTED
 from lensaudit.results.manifest import BEGUN, MANIFEST, code_digest, manifest, signed
 from lensaudit.results.owner import check_free
 from lensaudit.results.reading import json_object, part
+from lensaudit.results.run_folder import begin, finished, nothing_to_do, seal
 from lensaudit.sweep.attempts import (
     PARTS,
     RESULT,

@@ -26,8 +26,8 @@ from lensaudit.models.device import resolve_device
 from lensaudit.models.memory import free_bytes
 from lensaudit.models.sizes import n_parameters
 from lensaudit.progress import Notice, unheard
-from lensaudit.results import keyed
 from lensaudit.results.manifest import BEGUN, MANIFEST, Manifest, manifest
+from lensaudit.results.run_folder import RunFolder, seal
 from lensaudit.text import digest
 from lensaudit.training.record import STATE_FOLDER
 from lensaudit.training.train import (
@@ -214,7 +214,7 @@ def seal_model(
         save_adapter(wrapped, start, out, dtype=dtype)
     beside = (MANIFEST, BEGUN)
     files = (p.name for p in out.iterdir() if p.is_file() and p.suffix != ".partial")
-    keyed.seal(out, record(), key=key, files=[name for name in files if name not in beside])
+    seal(out, record(), key=key, files=[name for name in files if name not in beside])
     shutil.rmtree(out / STATE_FOLDER, ignore_errors=True)
 
 
@@ -291,12 +291,12 @@ class CheckpointJob(ABC):
     def plan(self, out: Path | None) -> list[str]:
         """What would be done, line by line."""
 
-    def folder(self, out: Path, *, force: bool = False, tell: Notice = unheard) -> keyed.RunFolder:
+    def folder(self, out: Path, *, force: bool = False, tell: Notice = unheard) -> RunFolder:
         """The folder of the checkpoint; `force` replaces that of another job of the command."""
         how = {"force": force, "tell": tell}
-        return keyed.RunFolder(usual=out, command=self.command, key=self.key, **how)
+        return RunFolder(usual=out, command=self.command, key=self.key, **how)
 
-    def begin(self, run: keyed.RunFolder) -> None:
+    def begin(self, run: RunFolder) -> None:
         """Mark the folder as this job's; a state of a job that is replaced goes first."""
         if run.is_replacing:
             shutil.rmtree(run.path / STATE_FOLDER, ignore_errors=True)

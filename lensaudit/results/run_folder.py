@@ -1,0 +1,161 @@
+"""The folder of a run that is found again by its key: all that the run wrote into it.
+
+A key is a hash of everything that determines what is written. Of a run `begin` marks a folder as
+its own, `seal` writes the manifest last of all: the key and the hash of every file it speaks of. A
+folder with a manifest is finished; one with a mark can go on; readers compare the hashes.
+"""
+
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+from lensaudit.errors import InputError
+from lensaudit.files import make_folder, write_json
+from lensaudit.progress import FolderRemark, Notice, unheard
+from lensaudit.results.integrity import answered_for, misfits
+from lensaudit.results.manifest import BEGUN, MANIFEST, Manifest
+from lensaudit.results.owner import OTHERWISE, check_free, other_owner
+from lensaudit.results.question import LOOKED_AT_BYTES
+from lensaudit.results.reading import json_object, part
+
+
+def begin(folder: Path, key: str, command: str) -> Path:
+    """Mark `folder` as the run's of this key, and take away the verdict of an earlier one."""
+    make_folder(folder)
+    # first of all: on a full disk the folder stays the run's, begun or finished
+    write_json(folder / BEGUN, {"command": command, "inputs": {"key": key}})
+    (folder / MANIFEST).unlink(missing_ok=True)
+    return folder
+
+
+def seal(folder: Path, made: Manifest, *, key: str, files: Iterable[str]) -> Path:
+    """Write the manifest, last of all: with it the folder is finished.
+
+    Args:
+        folder: of the run.
+        made: how it was made.
+        key: of the run.
+        files: names below `folder` that the manifest answers for.
+    """
+    return replace(made, inputs={**made.inputs, "key": key}).write(folder, files)
+
+
+def held(folder: Path) -> str:
+    """Message where a run is asked again."""
+    return f"{folder} holds this run already"
+
+
+def nothing_to_do(folder: Path) -> FolderRemark:
+    """Message where a run is asked again and its result is read."""
+    return FolderRemark(f"{held(folder)}; nothing to do")
+
+
+def finished(folder: Path, key: str, command: str, name: str = MANIFEST) -> bool:
+    """Whether `folder` holds the finished work of this very run, with no file changed.
+
+    Args:
+        folder: may hold anything, or be missing.
+        key: of the run.
+        command: as its manifest calls it.
+        name: of the manifest.
+    """
+    with suppress(InputError):
+        return check_own(folder, key, command, name)
+    return False
+
+
+def check_own(folder: Path, key: str, command: str, name: str = MANIFEST) -> bool:
+    """Whether `folder` holds this very run, finished; refuses one with anything else in it.
+
+    Arguments are those of `finished`.
+
+    Raises:
+        InputError: another command's, another run's, nobody's, or this one's with files that were
+            changed since.
+    """
+    check_free(folder, command)
+    mark = next((one for one in (name, BEGUN) if (folder / one).exists()), None)
+    if mark is not None:
+        if part(json_object(folder / mark), "inputs").get("key") != key:
+            raise InputError(f"{folder}: holds a run with other settings; {OTHERWISE}")
+        for line in misfits(folder, name=name, largest=LOOKED_AT_BYTES) if mark == name else ():
+            raise InputError(f"{folder}: {line}; {OTHERWISE}")
+    elif folder.is_dir() and any(folder.iterdir()):
+        raise InputError(
+            f"{folder}: is not empty and holds no run of this command; name another --out"
+        )
+    return mark == name
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFolder:
+    """The one owner of a folder: where a run writes, what is there already, what is replaced.
+
+    Where nobody named a folder and another run's results are in the usual one, the run goes beside
+    it, and is found there again. In a folder that was named, what another command wrote stays; what
+    another run of the command wrote goes only with `force`.
+    """
+
+    usual: Path
+    """Where results go; or the folder that was named."""
+    command: str
+    key: str
+    """Of all that tells the run from others of the command; the package's code is no part of it."""
+    named: bool = True
+    force: bool = False
+    tell: Notice = unheard
+    """Told where the result goes instead, or what is replaced."""
+
+    @cached_property
+    def path(self) -> Path:
+        """Folder that the run writes into; nothing is touched yet.
+
+        Raises:
+            InputError: the folder was named, and holds something else.
+        """
+        usual, other = self.usual, self._other
+        if other is None:
+            return usual
+        what = other.partition("; ")[0]
+        if not self.named:
+            own = usual.with_name(f"{usual.name}-{self.key[:8]}")
+            self.tell(FolderRemark(f"{usual}: {what}; this run goes to {own}"))
+            return own
+        if not (self.force and self._is_of_command):
+            raise InputError(f"{usual}: {other}")
+        self.tell(FolderRemark(f"{usual}: {what}; it is replaced"))
+        return usual
+
+    @cached_property
+    def _other(self) -> str | None:
+        """What else is in the usual folder; None where that is free, or holds this run."""
+        try:
+            check_own(self.usual, self.key, self.command)
+        except InputError as error:
+            return str(error).removeprefix(f"{self.usual}: ")
+        return None
+
+    @property
+    def _is_of_command(self) -> bool:
+        """Did this command begin or finish what is in the usual folder?"""
+        marks = (self.usual / one for one in (MANIFEST, BEGUN))
+        return other_owner(self.usual, self.command) is None and any(one.exists() for one in marks)
+
+    @property
+    def is_done(self) -> bool:
+        """Does it hold this very run, finished?"""
+        return finished(self.path, self.key, self.command)
+
+    @property
+    def is_replacing(self) -> bool:
+        """Does another run's result have to go first?"""
+        return self._other is not None and self.path == self.usual
+
+    def begin(self) -> Path:
+        """Mark the folder as this run's; files of the run that is replaced go."""
+        if self.is_replacing and (self.path / MANIFEST).exists():
+            for one in answered_for(self.path / MANIFEST):
+                one.unlink(missing_ok=True)
+        return begin(self.path, self.key, self.command)
