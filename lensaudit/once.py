@@ -1,8 +1,8 @@
-"""A file that is opened once in a block, by however many who ask for it."""
+"""What holds while a block lasts: the value of a variable, a file that is opened once."""
 
 import functools
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from copy import copy
 from typing import Any, ParamSpec, TypeVar
@@ -14,13 +14,18 @@ _read: ContextVar[dict[str, Any] | None] = ContextVar("read", default=None)
 
 
 @contextmanager
-def read_once() -> Iterator[None]:
-    """While the block lasts, a file opened `once` keeps the content that was read first."""
-    token = _read.set({})
+def holding(variable: ContextVar[R], value: R) -> Iterator[None]:
+    """While the block lasts, the variable has this value."""
+    token = variable.set(value)
     try:
         yield
     finally:
-        _read.reset(token)
+        variable.reset(token)
+
+
+def read_once() -> AbstractContextManager[None]:
+    """While the block lasts, a file opened `once` keeps the content that was read first."""
+    return holding(_read, {})
 
 
 def once(opens: Callable[P, R]) -> Callable[P, R]:

@@ -10,7 +10,7 @@ import re
 import runpy
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from importlib import metadata
 from operator import attrgetter
@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 from lensaudit.errors import InputError, LensAuditError
 from lensaudit.files import read_text
+from lensaudit.once import holding
 from lensaudit.text import digest
 
 Group = Literal["metrics", "attacks", "suites", "rubrics", "auditors"]
@@ -44,14 +45,9 @@ def run_own(path: Path, wanted: str) -> dict[str, Any]:
     raise AssertionError("what the block raises is raised again")
 
 
-@contextmanager
-def refusing(names: Iterable[str]) -> Iterator[None]:
+def refusing(names: Iterable[str]) -> AbstractContextManager[None]:
     """Import no entry of these names in this block: a project file says them, and no person."""
-    token = _refused.set(frozenset(names))
-    try:
-        yield
-    finally:
-        _refused.reset(token)
+    return holding(_refused, frozenset(names))
 
 
 @contextmanager

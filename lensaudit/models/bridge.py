@@ -16,7 +16,7 @@ from lensaudit.models.checkpoint import Checkpoint, load_tokenizer, open_model
 from lensaudit.models.conditions import EAGER
 from lensaudit.models.large.streaming import streamed
 from lensaudit.models.wrappers import of_user
-from lensaudit.once import read_once
+from lensaudit.once import holding, read_once
 from lensaudit.results.reading import place_in
 from lensaudit.settings import Place, named
 from lensaudit.types import Intervention, Logits, Resid, Tokens
@@ -46,12 +46,8 @@ def opened_once() -> Iterator[None]:
     For what asks the same models several things, one after the other, and edits none. On the
     processor alone, and no more than `OPENED_BYTES`: the others are loaded each time.
     """
-    token = _OPENED.set({})
-    try:
-        with read_once():
-            yield
-    finally:
-        _OPENED.reset(token)
+    with holding(_OPENED, {}), read_once():
+        yield
 
 
 def opened_models() -> _OpenedModels:

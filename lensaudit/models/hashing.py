@@ -8,14 +8,15 @@ import hashlib
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
 from lensaudit.errors import InputError, LensAuditError
 from lensaudit.files import read_text, reading, write_bytes
+from lensaudit.once import holding
 from lensaudit.results.reading import json_object
 from lensaudit.settings import user_cache
 from lensaudit.text import canonical_json, digest
@@ -57,14 +58,9 @@ _known: dict[str, str] = {}
 _looks: ContextVar[bool] = ContextVar("looks", default=False)
 
 
-@contextmanager
-def looking() -> Iterator[None]:
+def looking() -> AbstractContextManager[None]:
     """Believe memos of earlier processes: nothing that is hashed inside goes into a manifest."""
-    token = _looks.set(True)
-    try:
-        yield
-    finally:
-        _looks.reset(token)
+    return holding(_looks, True)
 
 
 def weights_hash(files: Sequence[Path], config: Mapping[str, Any]) -> str:

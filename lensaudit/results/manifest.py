@@ -10,8 +10,8 @@ import json
 import platform
 import subprocess
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -23,6 +23,7 @@ from typing import Any
 import lensaudit
 from lensaudit.errors import InputError
 from lensaudit.files import check_plain, os_errors, write_json
+from lensaudit.once import holding
 from lensaudit.results.reading import Number, checked, json_object, part
 from lensaudit.text import digest
 
@@ -128,9 +129,8 @@ def signed(content: Mapping[str, Any]) -> dict[str, Any]:
 
 def is_signed(content: Mapping[str, Any]) -> bool:
     """Whether a JSON object has the checksum of its other fields."""
-    rest = {name: value for name, value in content.items() if name != "check"}
     with suppress(ValueError, RecursionError):  # NaN, or a nesting that nobody wrote
-        return content.get("check") == digest(rest)
+        return content.get("check") == signed(content)["check"]
     return False
 
 
@@ -183,31 +183,18 @@ def manifests_of(place: Path) -> list[str]:
     return [name for name in beside if (place.parent / name).exists()][:1]
 
 
-@contextmanager
-def placed(places: Mapping[str, str]) -> Iterator[None]:
+def placed(places: Mapping[str, str]) -> AbstractContextManager[None]:
     """Name the places of a project file in options as they are seen from its folder.
 
     Args:
         places: as seen from the working folder -> from the folder of the file.
     """
-    with _set(_places, places):
-        yield
+    return holding(_places, places)
 
 
-@contextmanager
-def using(code: Mapping[str, str]) -> Iterator[None]:
+def using(code: Mapping[str, str]) -> AbstractContextManager[None]:
     """Let keys and manifests hold the code from outside that is asked for: name -> content hash."""
-    with _set(_outside, {**_outside.get(), **code}):
-        yield
-
-
-@contextmanager
-def _set(variable: ContextVar[Mapping[str, str]], value: Mapping[str, str]) -> Iterator[None]:
-    token = variable.set(value)
-    try:
-        yield
-    finally:
-        variable.reset(token)
+    return holding(_outside, {**_outside.get(), **code})
 
 
 def from_outside() -> dict[str, Mapping[str, str]]:

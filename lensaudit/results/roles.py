@@ -15,6 +15,7 @@ from itertools import combinations
 from typing import Any, Literal, NamedTuple
 
 from lensaudit.errors import InputError
+from lensaudit.once import holding
 from lensaudit.results.manifest import model_in
 from lensaudit.results.reading import part
 
@@ -53,11 +54,8 @@ def ends_as_sources() -> Iterator[None]:
 
     A sweep, the gym, an attack before and after, and a training run measure them so.
     """
-    token = _ends.set(True)
-    try:
+    with holding(_ends, True):
         yield
-    finally:
-        _ends.reset(token)
 
 
 ENDS: tuple[ModelRole, ...] = ("full", "retain", "base")
