@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from lensaudit.groups import Group, author_key, is_own, unit_of
 from lensaudit.scores.estimate import Estimate
+from lensaudit.scores.intervals import Values
 from lensaudit.scores.separation import auc
-from lensaudit.scores.stats import Values
 from lensaudit.verdict.thresholds import ALPHA
 
 LISTED = 200_000

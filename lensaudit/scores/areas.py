@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 
 from lensaudit.scores.estimate import Estimate
-from lensaudit.scores.intervals import A_NAN, END_CORRELATION, TINY, column, moments
+from lensaudit.scores.intervals import A_NAN, END_CORRELATION, TINY, Values, column, moments
 from lensaudit.scores.separation import auc
 from lensaudit.scores.special import ndtri, stdtrit
-from lensaudit.scores.stats import Values
 
 
 def auc_limits(knows: Values, forgot: Values) -> Estimate:

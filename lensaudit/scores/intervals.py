@@ -11,14 +11,16 @@ limits of Clopper and Pearson (1934).
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lensaudit.scores.estimate import NO_ROWS, Ends, Estimate
 from lensaudit.scores.special import betaincinv, stdtrit
-from lensaudit.scores.stats import Values
 
+Values = Sequence[float | int] | NDArray[Any]
+"""Numbers in a list, tuple or one-dimensional array."""
 FEWEST_GROUPS = 5
 """Below this no interval is given: measured coverage of any of them is no promise."""
 END_CORRELATION = 0.2

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from lensaudit.scores.intervals import Values
 from lensaudit.scores.means import SMALLEST_P
 from lensaudit.scores.special import gammaln
-from lensaudit.scores.stats import Values, joined
+from lensaudit.scores.stats import joined
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable
 
-from lensaudit.scores.stats import Values
+from lensaudit.scores.intervals import Values
 
 SMALLEST_P = 1e-300
 """Below this the p-value of SciPy loses digits or is 0, and only `log10_p` still tells."""

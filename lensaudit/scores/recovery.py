@@ -14,8 +14,7 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from lensaudit.scores.estimate import Estimate
-from lensaudit.scores.intervals import clustered_ratio
-from lensaudit.scores.stats import Values
+from lensaudit.scores.intervals import Values, clustered_ratio
 
 AnyRead = TypeVar("AnyRead")
 Other = TypeVar("Other")

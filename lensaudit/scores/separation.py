@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lensaudit.scores.stats import Values, joined
+from lensaudit.scores.intervals import Values
+from lensaudit.scores.stats import joined
 
 
 def auc(knows: Values, forgot: Values) -> float:

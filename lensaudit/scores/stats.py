@@ -1,15 +1,14 @@
-"""Rank correlation, and the kinds of numbers that statistics take."""
+"""Rank correlation, and two samples in one."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lensaudit.scores.intervals import Values
+
 ENOUGH = 99
 """Placebos from which a fact has a p-value of its own: the smallest is .01."""
-Values = Sequence[float | int] | NDArray[Any]
-"""Numbers in a list, tuple or one-dimensional array."""
 
 
 def spearman(a: Values, b: Values) -> float | None:
