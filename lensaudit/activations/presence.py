@@ -13,10 +13,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
-import xxhash
 from filelock import FileLock, Timeout
 
-from lensaudit.activations.shard import hash_rest
+from lensaudit.activations.shard import hash_of, hash_rest
 from lensaudit.errors import InputError, TryAgainError, WorkError
 from lensaudit.files import appear, link_new, os_errors
 from lensaudit.partials import process_name, works_on
@@ -173,14 +172,12 @@ def publish(path: Path, parts: Sequence[bytes | memoryview]) -> bool:
         WorkError: the bytes read back are not the bytes written.
         InputError | TryAgainError | WorkError: by cause of the operating system's refusal.
     """
-    wanted = xxhash.xxh3_128()
-    for part in parts:
-        wanted.update(part)
+    wanted = hash_of(parts)
 
     def place(partial: Path, path: Path) -> bool:
         with partial.open("rb", buffering=0) as stream:
             found = hash_rest(stream)
-        if found != wanted.hexdigest():  # some network disks report a short write as success
+        if found != wanted:  # some network disks report a short write as success
             raise WorkError(
                 f"{partial.name}: the disk returned other bytes than were written; files that "
                 "were finished before are kept; check the disk and run the same command again"

@@ -7,8 +7,9 @@ point to other files, claim more memory than it has bytes or name strange types:
 of the expected names, types and shapes pass.
 """
 
+import hashlib
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from itertools import pairwise
@@ -22,8 +23,6 @@ from jaxtyping import Int64, Shaped
 from lensaudit.activations.spec import FORMAT, REPAIR, SCHEMA, SealedShard, Shard, Spec
 from lensaudit.errors import VerificationError
 from lensaudit.files import os_errors, reading
-
-HASH_BLOCK_BYTES = 1 << 20
 
 SHARD_ERRORS = (OSError, KeyError, ValueError, RuntimeError, TypeError, AttributeError)
 """What h5py raises on a damaged file."""
@@ -55,10 +54,14 @@ def check_bytes(path: Path, sealed: SealedShard | None = None) -> SealedShard:
 
 def hash_rest(stream: io.RawIOBase) -> str:
     """XXH3-128 from the stream's position to its end."""
+    return hashlib.file_digest(stream, xxhash.xxh3_128).hexdigest()
+
+
+def hash_of(parts: Iterable[bytes | memoryview]) -> str:
+    """XXH3-128 of parts end to end."""
     hasher = xxhash.xxh3_128()
-    block = memoryview(bytearray(HASH_BLOCK_BYTES))
-    while count := stream.readinto(block):
-        hasher.update(block[:count])
+    for part in parts:
+        hasher.update(part)
     return hasher.hexdigest()
 
 
@@ -217,7 +220,9 @@ def read_arrays(
         if (np.diff(offsets) < 0).any() or offsets[0] != 0 or offsets[-1] != len(values):
             raise ValueError("offsets do not fit the rows or tokens")
     for (start, end), n_tokens in zip(pairwise(edges), np.diff(token_edges), strict=True):
-        check_positions(index["positions"][start:end], int(n_tokens))
+        # ascending, and inside the sequence
+        if (np.diff(index["positions"][start:end], prepend=-1, append=n_tokens) <= 0).any():
+            raise ValueError(f"positions are not ascending inside {n_tokens} tokens")
     n_rows, stored = len(index["positions"]), STORED[identity.dtype]
     shape = (identity.layers, n_rows, identity.d_model)
     resid = check_array(file, identity.hook, stored, shape)
@@ -266,16 +271,6 @@ def check_array(
     if data.size and data.id.get_storage_size() != data.size * dtype.itemsize:
         raise ValueError(f"{name} claims more than it holds")
     return data
-
-
-def check_positions(positions: Int64[np.ndarray, " pos"], n_tokens: int) -> None:
-    """Ascending, and inside a sequence of `n_tokens`.
-
-    Raises:
-        ValueError: they are not.
-    """
-    if (np.diff(positions, prepend=-1, append=n_tokens) <= 0).any():
-        raise ValueError(f"positions are not ascending inside {n_tokens} tokens")
 
 
 HEADER_BYTES = 512

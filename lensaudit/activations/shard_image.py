@@ -23,6 +23,7 @@ from lensaudit.activations.shard import (
     STORED,
     Slabs,
     attributes,
+    hash_of,
     header,
 )
 from lensaudit.activations.spec import Shard, Spec
@@ -93,10 +94,7 @@ def build(
         file.flush()
         n_bytes = file.id.get_filesize()
     parts = tuple(_assemble(memory, n_bytes, reserved))
-    hasher = xxhash.xxh3_128()
-    for part in parts:
-        hasher.update(part)
-    return memoryview(header(HEADER_BYTES + sum(map(len, parts)), hasher.hexdigest())), *parts
+    return memoryview(header(HEADER_BYTES + sum(map(len, parts)), hash_of(parts))), *parts
 
 
 def _edges(lengths: Sequence[int]) -> Int64[np.ndarray, " edge"]:
