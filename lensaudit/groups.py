@@ -127,15 +127,9 @@ def spread(
     >>> spread(["a1", "a2", "a3", "b1"], 3, lambda row: row[0])
     ['a1', 'a2', 'b1']
     """
-    if limit is None:
-        return list(rows)
-    seen: dict[Hashable, int] = {}
-    turn = []
-    for row in rows:
-        seen[group(row)] = seen.get(group(row), 0) + 1
-        turn.append(seen[group(row)])
-    chosen = sorted(range(len(rows)), key=lambda at: (turn[at], at))[:limit]
-    return [rows[at] for at in sorted(chosen)]
+    places = grouped((group(row), at) for at, row in enumerate(rows)).values()
+    turns = sorted((turn, at) for own in places for turn, at in enumerate(own))
+    return [rows[at] for at in sorted(at for _, at in turns[:limit])]
 
 
 def batched(rows: Sequence[AnyRow], size: int) -> Iterator[Sequence[AnyRow]]:

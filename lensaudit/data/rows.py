@@ -14,6 +14,7 @@ from lensaudit.files import read_json, read_text
 from lensaudit.groups import (
     author_key,
     group_problem,
+    grouped,
     named_group,
     normalised,
 )
@@ -208,9 +209,7 @@ def together(told: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
     >>> together([("row 1", "no idx"), ("row 2", "no answer"), ("row 3", "no idx")])
     [('2 rows (row 1, row 3)', 'no idx'), ('row 2', 'no answer')]
     """
-    found: dict[str, list[str]] = {}
-    for who, what in told:
-        found.setdefault(what or who, []).append(who)
+    found = grouped((what or who, who) for who, what in told)
     return [(_rows(who), what) if [what] != who else (what, "") for what, who in found.items()]
 
 

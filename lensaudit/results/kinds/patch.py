@@ -10,6 +10,7 @@ from annotated_types import Len
 from numpy.typing import NDArray
 from pydantic import Field, PlainSerializer, model_serializer, model_validator
 
+from lensaudit.groups import grouped
 from lensaudit.results.integrity import check_whole
 from lensaudit.results.manifest import MANIFEST, NamedModel, model_in
 from lensaudit.results.reading import (
@@ -478,10 +479,7 @@ class PatchSummary(Examined):
     @property
     def by_reason(self) -> dict[str, list[int]]:
         """Examples without a score, by reason."""
-        reasons: dict[str, list[int]] = {}
-        for idx, reason in self.unscored.items():
-            reasons.setdefault(reason, []).append(int(idx))
-        return reasons
+        return grouped((reason, int(idx)) for idx, reason in self.unscored.items())
 
 
 @dataclass(frozen=True, kw_only=True)
