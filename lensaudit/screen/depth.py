@@ -12,13 +12,14 @@ from lensaudit.report.shelf import labelled, labels
 from lensaudit.results.kinds.patch import PatchSummary
 from lensaudit.results.owner import comparison_in
 from lensaudit.results.reading import csv_rows
-from lensaudit.results.sentences import by_rule
+from lensaudit.results.sentences import by_rule, rows_only, shown
+from lensaudit.scores.estimate import Estimate
 from lensaudit.screen.cells import brackets, interval, number, profile
 from lensaudit.screen.membership import betrayals
 from lensaudit.screen.tables import Part, dim, styled, table
 from lensaudit.settings import COUNTERFACTUAL
 from lensaudit.verdict.collect import Keeps, Verdicts
-from lensaudit.verdict.decide import WORDS, headline, said, with_limits
+from lensaudit.verdict.decide import WORDS, headline
 from lensaudit.verdict.thresholds import ADDED_FROM, READABLE_BELOW
 
 if TYPE_CHECKING:
@@ -465,3 +466,24 @@ def keeps_line(source: str, found: Iterable[Keeps]) -> str | None:
 def keeps_of(document: Mapping[str, Mapping[str, float]]) -> list[Keeps]:
     """What `keeps_document` wrote."""
     return [Keeps(metric, one["value"], one["full"]) for metric, one in document.items()]
+
+
+def said(one: PatchSummary) -> str:
+    """What a summary of `patch` says, in words."""
+    if one.score == "lens" and one.lens is not None:
+        value, only = with_limits(one.estimate)
+        return f"{one.source}: Logit Lens depth {value}.{only}"
+    return "" if one.verdict is None else one.verdict.sentence
+
+
+def with_limits(found: Estimate) -> tuple[str, str]:
+    """A value with its interval, and the sentence that follows where it has none.
+
+    >>> with_limits(Estimate(0.5, 0.25, 0.75))
+    ('0.500 [0.250, 0.750]', '')
+    >>> with_limits(Estimate(0.5, why="3 authors: no interval"))
+    ('0.500', ' 3 authors: no interval; this describes these rows only.')
+    """
+    if found.ends:
+        return shown(found, 3), ""
+    return f"{found.point:.3f}", f" {rows_only(found.why or 'no interval')}."

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from lensaudit.results.kinds.patch import Code, PatchRun, PatchSummary, Verdict
-from lensaudit.results.sentences import rows_only, shown
-from lensaudit.scores.estimate import Estimate
+from lensaudit.results.kinds.patch import Code, PatchRun, Verdict
+from lensaudit.results.sentences import rows_only
 from lensaudit.scores.intervals import share_of
 from lensaudit.verdict.depth import Stream
 from lensaudit.verdict.thresholds import COMES_BACK, HELD_AT_LAYER, HELD_FROM, SAYS_HALF
@@ -356,27 +355,6 @@ HOLDS = ("answers", "answers_begun", "answers_sampled", "hidden", "hidden_other_
 """Words of models that still hold the facts."""
 SOME = ("undecided_held", "unreadable_held")
 """Words of models that hold some facts; how many is unknown."""
-
-
-def said(one: PatchSummary) -> str:
-    """What a summary of `patch` says, in words."""
-    if one.score == "lens" and one.lens is not None:
-        value, only = with_limits(one.estimate)
-        return f"{one.source}: Logit Lens depth {value}.{only}"
-    return "" if one.verdict is None else one.verdict.sentence
-
-
-def with_limits(found: Estimate) -> tuple[str, str]:
-    """A value with its interval, and the sentence that follows where it has none.
-
-    >>> with_limits(Estimate(0.5, 0.25, 0.75))
-    ('0.500 [0.250, 0.750]', '')
-    >>> with_limits(Estimate(0.5, why="3 authors: no interval"))
-    ('0.500', ' 3 authors: no interval; this describes these rows only.')
-    """
-    if found.ends:
-        return shown(found, 3), ""
-    return f"{found.point:.3f}", f" {rows_only(found.why or 'no interval')}."
 
 
 NOT_DECIDED = ("unreadable", "undecided", "unscored")
