@@ -19,6 +19,7 @@ from torch import Tensor
 from lensaudit.data.neutral import FEWEST_VALIDITY_ROWS, Neutral, neutral_beside
 from lensaudit.data.spans import Encoded
 from lensaudit.errors import InputError
+from lensaudit.groups import grouped
 from lensaudit.models.checkpoint import Checkpoint
 from lensaudit.patching.alignment import (
     ALIGN_TOKENS_PER_DIM,
@@ -52,7 +53,7 @@ from lensaudit.results.kinds.patch import (
     bare,
 )
 from lensaudit.scores.alignment import relative_distance, times_apart
-from lensaudit.scores.depth import DepthScore, depth_score
+from lensaudit.scores.depth import DepthScore, depth_score, mean_if_any
 from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.intervals import clustered_ratio
 from lensaudit.settings import Positions
@@ -357,11 +358,8 @@ class _Examination:
         self, sources: Iterable[Checkpoint]
     ) -> list[tuple[tuple[Encoded, ...], list[Checkpoint]]]:
         """Sources with enough rows to be read on, each once, by the set that is cached."""
-        found: dict[tuple[Encoded, ...], list[Checkpoint]] = {}
-        for weights, one in {one.weights: one for one in sources}.items():
-            if self._enough(one):
-                found.setdefault(self.cached[weights], []).append(one)
-        return [*found.items()]
+        each = {one.weights: one for one in sources if self._enough(one)}
+        return [*grouped((self.cached[weights], one) for weights, one in each.items()).items()]
 
     def _fill_aligned(self, width: int, sources: Sequence[Checkpoint]) -> None:
         """The models that never saw the facts, then sources and `full`, through their maps.
@@ -629,5 +627,4 @@ def _idx(rows: Sequence[Encoded]) -> set[int]:
 
 
 def _mean(scores: Float[Tensor, "*rows"]) -> float | None:
-    known = scores[scores.isfinite()]
-    return float(known.double().mean()) if len(known) else None
+    return mean_if_any(scores[scores.isfinite()].double())

@@ -19,7 +19,7 @@ from lensaudit.results.kinds.patch import PatchSummary
 from lensaudit.results.manifest import COMPARISON, MANIFEST, Manifest
 from lensaudit.results.owner import comparison_in
 from lensaudit.results.reading import document, null
-from lensaudit.scores.depth import TAU, DepthScore, depth_score
+from lensaudit.scores.depth import TAU, DepthScore, depth_score, mean_if_any
 from lensaudit.scores.estimate import NO_ROWS, Estimate
 from lensaudit.scores.intervals import clustered_mean
 
@@ -118,12 +118,12 @@ class Outcome:
                 {
                     "layer": layer,
                     "n_ke": int(ke.sum()),
-                    "s1": _mean(s1),
+                    "s1": mean_if_any(s1),
                     # at KE layers only, where the profile computed nothing else
-                    "s2": _mean(s2) if bool(s2.isfinite().all()) else None,
-                    "s1_ke": _mean(s1[both]),
-                    "s2_ke": _mean(s2[both]),
-                    "erasure": _mean(self.depth.erasure[:, column].double()[both]),
+                    "s2": mean_if_any(s2) if bool(s2.isfinite().all()) else None,
+                    "s1_ke": mean_if_any(s1[both]),
+                    "s2_ke": mean_if_any(s2[both]),
+                    "erasure": mean_if_any(self.depth.erasure[:, column].double()[both]),
                 }
             )
         return out
@@ -215,7 +215,7 @@ def summary_of(outcome: Outcome, calibration: Mapping[str, float | None]) -> Pat
         engine=settings.computed_with,
         layers=list(settings.at_layers),
         calibration=dict(calibration),
-        baseline=_mean(outcome.baseline.double()),
+        baseline=mean_if_any(outcome.baseline.double()),
         per_layer=outcome.layer_rows(),
     )
 
@@ -247,10 +247,6 @@ def calibration_of(
         name: mean_of(depth_score(s1, s2, tau=settings.tau).uds, encoded).value
         for name, s2 in {"full": self_patch, "retain": s1}.items()
     }
-
-
-def _mean(values: Float[Tensor, " value"]) -> float | None:
-    return float(values.mean()) if len(values) else None
 
 
 FILES = ("results.jsonl", "layers.csv", "summary.json")

@@ -48,7 +48,7 @@ from lensaudit.patching.score_cache import (
 from lensaudit.patching.sources import CachedSource
 from lensaudit.patching.stages import Runner, Wanted, complete, ke_layers
 from lensaudit.progress import Notice, Tell, unheard
-from lensaudit.scores.depth import label_hit, label_logprob, mean_per_example, span_mean
+from lensaudit.scores.depth import label_hit, label_logprob, mean_per_example
 from lensaudit.settings import Kept, Positions
 from lensaudit.text import canonical_json, digest
 
@@ -482,22 +482,15 @@ def own_answers(
 
     Read of what the model's last layer wrote when it ran, where its cache is given; else it runs.
     """
-    device = device_of(model)
+    batch = make_batch(bucket).to(device_of(model))
+    example, position = batch.predict_at.nonzero(as_tuple=True)
     if cache is None:
-        batch = make_batch(bucket).to(device)
-        logits = logits_of(model, batch.tokens)
-        means = (
-            span_mean(logits, batch.tokens, batch.predict_at, score).tolist()
-            for score in (label_logprob, label_hit)
-        )
-        logprob, hits = means
-        return logprob, hits
-    at = [torch.arange(e.start, e.end) for e in bucket]
-    streams = [cache.example(e.idx).at(p).resid[-1] for e, p in zip(bucket, at, strict=True)]
-    logits = unembedded(model, torch.cat(streams).unsqueeze(0).to(device))[0]
-    labels = torch.tensor([t for e in bucket for t in e.token_ids[e.start + 1 : e.end + 1]])
-    labels = labels.to(device)
-    example = torch.tensor([row for row, p in enumerate(at) for _ in p], device=device)
+        logits = logits_of(model, batch.tokens)[example, position]
+    else:
+        at = [(e.idx, torch.arange(e.start, e.end)) for e in bucket]
+        streams = torch.cat([cache.example(idx).at(places).resid[-1] for idx, places in at])
+        logits = unembedded(model, streams.unsqueeze(0).to(example.device))[0]
+    labels = batch.tokens[example, position + 1]
     scores = (score(logits, labels) for score in (label_logprob, label_hit))
     logprob, hits = (mean_per_example(one, example, len(bucket)).tolist() for one in scores)
     return logprob, hits

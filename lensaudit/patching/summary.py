@@ -9,7 +9,7 @@ no better than a wrong answer.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -17,7 +17,7 @@ from lensaudit.data.facts import examples_hash, spans_of
 from lensaudit.data.neutral import Kept, Neutral, kept_facts, strata_of
 from lensaudit.data.spans import Encoded
 from lensaudit.errors import InputError
-from lensaudit.groups import unit_of
+from lensaudit.groups import grouped, unit_of
 from lensaudit.models.checkpoint import Checkpoint, in_role, open_checkpoint
 from lensaudit.models.likeness import check_same_shape
 from lensaudit.models.registry import base_spec, load_registry
@@ -144,8 +144,8 @@ def _kept_depth(
     named = zip(kept.rows, strata_of(kept.rows, session.examples), strict=True)
     of_idx = {row.idx: stratum for row, stratum in named}
     strata, authors = (
-        _parts(scored, lambda e: of_idx[e.idx]),
-        _parts(scored, lambda e: str(e.group)),
+        grouped((kind, (e, value)) for kind, (e, value) in zip(kinds, scored, strict=True))
+        for kinds in ([of_idx[e.idx] for e, _ in scored], [str(e.group) for e, _ in scored])
     )
     values, groups = [value for _, value in scored], [e.group for e, _ in scored]
     forgotten, depth = outcome.groups, _mean(scored)
@@ -188,12 +188,6 @@ def _mean(scored: Depths) -> dict[str, Any]:
     values, groups = [value for _, value in scored], [e.group for e, _ in scored]
     found = clustered_mean(values, groups, unit=unit_of(groups))
     return {"depth": sum(values) / len(values), **found.limits(), "n_scored": len(values)}
-
-
-def _parts(scored: Depths, kind_of: Callable[[Encoded], Any]) -> dict[Any, Depths]:
-    """Rows of one kind together, in order of appearance."""
-    kinds = dict.fromkeys(kind_of(e) for e, _ in scored)
-    return {kind: [one for one in scored if kind_of(one[0]) == kind] for kind in kinds}
 
 
 NOT_PATCHED = "--score lens: streams are read out, not patched in; --score uds decides"

@@ -274,8 +274,8 @@ def tally(erasure: Erasure) -> dict[str, Any]:
         "categories": count,
         "category_percent": {name: 100 * count[name] / base for name in named} if base else None,
         "over_erased_by": {
-            "layers": _mean(erasure.extra[over].double()),
-            "first_layer": _mean(erasure.lead[over].double()),
+            "layers": mean_if_any(erasure.extra[over].double()),
+            "first_layer": mean_if_any(erasure.lead[over].double()),
         },
     }
 
@@ -287,5 +287,6 @@ def layer_status(s1_lost: Bool[Tensor, " batch"], s2_lost: Bool[Tensor, " batch"
     return "ERASED" if float(s2_lost.double().mean()) > 0.5 else "LEAKED"
 
 
-def _mean(values: Float[Tensor, " value"]) -> float | None:
+def mean_if_any(values: Float[Tensor, " value"]) -> float | None:
+    """Mean of numbers; None of none."""
     return float(values.mean()) if len(values) else None
