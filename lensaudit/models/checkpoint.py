@@ -255,20 +255,19 @@ def _check_kind(name: str, config: Mapping[str, Any], *, allow_packed: bool) -> 
             "made from (`lensaudit quantize` rounds that), or save it dequantised"
         )
     architecture = str((config.get("architectures") or ["unknown"])[0])
-    if _BIDIRECTIONAL.search(architecture) or config.get("is_encoder_decoder"):
-        raise InputError(
-            f"{name}: {architecture} is no decoder-only language model; wanted a …ForCausalLM"
-        )
-    if config.get("model_type") == "falcon" and config.get("alibi"):
-        raise InputError(
-            f"{name}: a Falcon with ALiBi; its eager and its fused attention in transformers "
-            "give different logits, so no number of it could be trusted"
-        )
-    if not config.get("scale_attn_weights", True):
-        raise InputError(
-            f"{name}: its attention is not scaled (scale_attn_weights), and TransformerLens would "
-            "scale it, so no number of it could be trusted"
-        )
+    odd = {
+        f"{architecture} is no decoder-only language model; wanted a …ForCausalLM": (
+            _BIDIRECTIONAL.search(architecture) or config.get("is_encoder_decoder")
+        ),
+        "a Falcon with ALiBi; its eager and its fused attention in transformers give different "
+        "logits, so no number of it could be trusted": (
+            config.get("model_type") == "falcon" and config.get("alibi")
+        ),
+        "its attention is not scaled (scale_attn_weights), and TransformerLens would scale it, so "
+        "no number of it could be trusted": not config.get("scale_attn_weights", True),
+    }
+    if why := next((why for why, holds in odd.items() if holds), None):
+        raise InputError(f"{name}: {why}")
     return packed
 
 

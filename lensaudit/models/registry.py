@@ -382,10 +382,11 @@ def _read_entries(path: Path, shipped: Mapping[str, ModelSpec]) -> dict[str, Mod
     """The specs of a registry file, or one error that lists all its problems."""
     entries, specs, problems = _read_file(path), {}, []
     for name, entry in entries.items():
-        found = _entry_problems(name, entry)
+        table = {"repo": entry} if isinstance(entry, str) else entry
+        found = _entry_problems(name, table)
         problems += [f"{name!r}: {problem}" for problem in found]
         if not found:
-            specs[name] = _entry_spec(name, entry, path.parent, shipped.get(name))
+            specs[name] = _entry_spec(name, table, path.parent, shipped.get(name))
     if problems:
         raise InputError(f"{path}: {'; '.join(problems[:20])}\n{_WANTED}")
     return specs
@@ -398,32 +399,31 @@ def _read_file(path: Path) -> Mapping[str, Any]:
     return read_toml(path)
 
 
-def _entry_problems(name: str, entry: Any) -> list[str]:
+def _entry_problems(name: str, table: Any) -> list[str]:
     """What is wrong with one entry of a registry file."""
-    table = {"repo": entry} if isinstance(entry, str) else entry
     if not isinstance(table, dict):
-        return [f"found {type(entry).__name__}, wanted text or a table"]
+        return [f"found {type(table).__name__}, wanted text or a table"]
     usable = "not usable as a name; wanted letters, digits, . _ - and at most one /"
-    problems = [] if _NAME.fullmatch(name) else [usable]
-    problems += [f"unknown key {key!r}" for key in table if key not in _KEYS]
     said = {key: table[key] for key in _KEYS if key in table}
-    problems += [
-        f"{key} is not text"
-        for key, one in said.items()
-        if not isinstance(one, str) or not one.strip()
-    ]
-    if ("repo" in table) == ("path" in table):
-        problems.append("wanted either repo or path")
-    if "path" in table and "revision" in table:
-        problems.append("a folder has no revision")
-    if (role := table.get("role", "unlearned")) not in get_args(Role):
-        problems.append(f"role is {role!r}, wanted one of {', '.join(get_args(Role))}")
-    return problems
+    role, roles = table.get("role", "unlearned"), get_args(Role)
+    told = {
+        usable: not _NAME.fullmatch(name),
+        **{f"unknown key {key!r}": True for key in table if key not in _KEYS},
+        **{
+            f"{key} is not text": not isinstance(one, str) or not one.strip()
+            for key, one in said.items()
+        },
+        "wanted either repo or path": ("repo" in table) == ("path" in table),
+        "a folder has no revision": "path" in table and "revision" in table,
+        f"role is {role!r}, wanted one of {', '.join(roles)}": role not in roles,
+    }
+    return [problem for problem, is_there in told.items() if is_there]
 
 
-def _entry_spec(name: str, entry: Any, parent: Path, shipped: ModelSpec | None) -> ModelSpec:
+def _entry_spec(
+    name: str, table: Mapping[str, Any], parent: Path, shipped: ModelSpec | None
+) -> ModelSpec:
     """Spec of a registry entry; role and method of the name it overrides are kept unless given."""
-    table: dict[str, Any] = {"repo": entry} if isinstance(entry, str) else entry
     place: str = table.get("path") or table["repo"]
     folder = Path(os.path.abspath(parent / os.path.expanduser(place)))
     repo, _, revision = place.partition("@")
