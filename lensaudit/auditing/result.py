@@ -29,11 +29,6 @@ class PatchResult(RunResult):
     """Result of patching one model: its depth, and the folder with results.jsonl and layers.csv."""
 
     @property
-    def _place(self) -> Path:
-        """Folder of the patching run."""
-        return self.folder
-
-    @property
     def score(self) -> Score | Literal["counterfactual"]:
         """Kind of score that was computed; `counterfactual` is that of a run without retain."""
         return self.record.score
@@ -122,10 +117,6 @@ class AuditResult(PatchResult):
     """What it keeps beside `full`; none where no rows to keep were given."""
     association: KnowRecord | None = None
     """Who has what, as `know` found it; None where it was not asked."""
-
-    @property
-    def _place(self) -> Path:
-        return self.patch.folder
 
     @property
     def verdict(self) -> Verdict:

@@ -19,7 +19,6 @@ from lensaudit.auditing.settings import AuditSettings, EvaluateSettings
 from lensaudit.doors.outside import entered
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import Tell
-from lensaudit.verdict.decide import said as sentence
 
 if TYPE_CHECKING:
     import pandas as pd  # pyright: ignore[reportMissingTypeStubs]
@@ -33,6 +32,11 @@ _COLUMNS = ("layer", "n_ke", "s1", "s2", "erasure", "s1_em", "s2_em")
 
 class Shown(PatchResult):
     """Depths of one model that show themselves."""
+
+    @property
+    def _place(self) -> Path:
+        """Folder of the patching run."""
+        return self.patch.folder if isinstance(self, AuditResult) else self.folder
 
     @property
     def examples(self) -> "pd.DataFrame":
@@ -68,11 +72,13 @@ class Shown(PatchResult):
 
     def _repr_html_(self) -> str:
         """The verdict, and S1, S2 and erasure by layer, for Jupyter."""
+        from lensaudit.screen.depth import said
+
         one = replace(self.record, verdict=self.verdict)
         if self.score == "em":
             words = f"{self.source}: exact-match erasure {_number(one.udr)}"
         else:
-            words = sentence(one)
+            words = said(one)
         layers: Sequence[Mapping[str, Any]] = one.per_layer
         known = [key for key in _COLUMNS if layers and key in layers[0]]
         rows = "".join(

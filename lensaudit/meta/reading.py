@@ -30,11 +30,24 @@ from lensaudit.models.registry import published
 from lensaudit.results.integrity import check_result
 from lensaudit.results.kinds.eval import log_in
 from lensaudit.results.manifest import MANIFEST, model_in
-from lensaudit.results.reading import Number, checked_as, json_object, number, part
+from lensaudit.results.reading import Number, checked_as, json_object, part
 from lensaudit.sweep.attempts import RESULT
 from lensaudit.sweep.plan import PLAN, Variant
 
 Means = Literal["knows", "forgot"]
+
+
+def number(value: Any, where: str) -> float | None:
+    """A finite number, or None for null.
+
+    Raises:
+        InputError: anything else.
+    """
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise InputError(f"{where}: found {str(value)[:60]!r}, wanted a number or null")
+    return float(value)
 
 
 @dataclass(frozen=True)

@@ -95,19 +95,6 @@ def number_in(text: str | None, path: Path) -> float | None:
         raise InputError(f"{path}: {text[:40]!r} is no number") from error
 
 
-def number(value: Any, where: str) -> float | None:
-    """A finite number, or None for null.
-
-    Raises:
-        InputError: anything else.
-    """
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise InputError(f"{where}: found {str(value)[:60]!r}, wanted a number or null")
-    return float(value)
-
-
 def part(record: Any, *names: str) -> dict[Any, Any]:
     """An object inside an object inside …; empty where there is none.
 
@@ -128,17 +115,6 @@ def need(content: JsonObject, where: object, *names: str) -> None:
     for name in names:
         if name not in content:
             raise InputError(f"{where}: has no {name!r}")
-
-
-def lacking(content: Any, *names: str) -> Any:
-    """The object, if it has all the named fields; for a validator.
-
-    Raises:
-        ValueError: a field is missing; names it.
-    """
-    if missing := [name for name in names if name not in content]:
-        raise ValueError(f"has no {missing[0]!r}")
-    return content
 
 
 def null(value: Any) -> Any:
