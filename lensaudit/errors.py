@@ -25,8 +25,6 @@ class InputError(LensAuditError):
 class WorkError(LensAuditError):
     """Failed while working; the message says what is kept."""
 
-    exit_code = 1
-
 
 class PartialError(LensAuditError):
     """Some units of a many-unit run failed; the message lists them."""

@@ -331,12 +331,9 @@ def read_bytes(path: Path) -> bytes:
         InputError | TryAgainError | WorkError: it exists but cannot be read.
     """
     check_plain(path)
-    try:
+    with os_errors(path), suppress(FileNotFoundError):
         return path.read_bytes()
-    except FileNotFoundError:
-        return b""
-    except OSError as error:
-        raise os_error(error, path) from error
+    return b""
 
 
 def read_text(path: Path) -> str:

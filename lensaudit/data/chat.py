@@ -188,18 +188,11 @@ def _refuses_system(
 ) -> bool:
     """Tried once for a tokenizer and what its template is now."""
     turns = [("system", template.system_prompt or ""), ("user", "a"), ("assistant", "b")]
-    return _refusal(tokenizer, template, turns) is not None
-
-
-def _refusal(
-    tokenizer: PreTrainedTokenizerBase, template: Template, turns: Sequence[tuple[str, str]]
-) -> str | None:
-    """What a chat template says against some turns; None where it writes them."""
     try:
         _written(tokenizer, template, turns)
-    except CannotRender as error:
-        return str(error)
-    return None
+    except CannotRender:
+        return True
+    return False
 
 
 def _written(

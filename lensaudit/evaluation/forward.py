@@ -3,6 +3,7 @@
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
@@ -260,7 +261,8 @@ def generations(
             logits_processor=LogitsProcessorList([_Finite(places, name)]),
         )
         new = answer[:, tokens.shape[1] :].tolist()
-        found.update(zip(places, (_until(ids, stop) for ids in new), strict=True))
+        said = (list(takewhile(lambda token: token not in stop, ids)) for ids in new)
+        found.update(zip(places, said, strict=True))
     return [found[place] for place in range(len(prompts))]
 
 
@@ -284,12 +286,6 @@ def not_finite(what: str) -> str:
     return (
         f"{what}: the model's logits are not finite; try --dtype float32, or check the checkpoint"
     )
-
-
-def _until(ids: Sequence[int], stop: frozenset[int]) -> list[int]:
-    """The ids before the first stop token."""
-    end = next((place for place, token in enumerate(ids) if token in stop), len(ids))
-    return list(ids[:end])
 
 
 def said(

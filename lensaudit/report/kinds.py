@@ -203,13 +203,6 @@ def _curve(found: Found) -> dict[str, Any]:
     return {"points": list(map(vars, points))}
 
 
-def _meta(found: Found) -> dict[str, Any]:
-    """The table of the meta-evaluation: one row per metric."""
-    return {
-        "rows": [{**vars(row), "notes": "; ".join(row.notes)} for row in found.record.metrics],
-    }
-
-
 def _effort(found: Found) -> dict[str, Any]:
     """Recovery by the length of an attack."""
     return {
@@ -234,7 +227,12 @@ PAGE: Mapping[Kind, tuple[str, Callable[[Found], Any]]] = {
     "worst": ("attacks", _worst),
     "sample": ("attacks", _sample),
     "know": ("attacks", _know),
-    "meta": ("meta", _meta),
+    "meta": (
+        "meta",
+        lambda found: {
+            "rows": [{**vars(row), "notes": "; ".join(row.notes)} for row in found.record.metrics]
+        },
+    ),
 }
 """Kind -> its list in `Document`, and what is shown; other kinds show only their manifest."""
 
