@@ -147,7 +147,8 @@ def _piped() -> Iterator[None]:
     """
     try:
         yield
-        sys.stdout.flush()
+        if sys.stdout is not None:  # it was closed before: `>&-`
+            sys.stdout.flush()
     except BrokenPipeError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise click.exceptions.Exit(128 + signal.SIGPIPE) from error

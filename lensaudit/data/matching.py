@@ -37,7 +37,8 @@ _WRITTEN = (
     re.compile(r"\b(?P<year>\d{4}) (?P<month>\d{1,2}) (?P<day>\d{1,2})\b"),
 )
 _SLASHED = re.compile(r"\b(\d{1,2}) (\d{1,2}) (\d{4})\b")
-_ARTICLES = re.compile(r"\b(?:a|an|the) ")
+ARTICLES = ("a", "an", "the")
+_ARTICLES = re.compile(rf"\b(?:{'|'.join(ARTICLES)}) ")
 _CLOSED = ("yes", "no")
 _LETTERS = str.maketrans(
     {"ø": "o", "Ø": "O", "ł": "l", "Ł": "L", "đ": "d", "Đ": "D", "ð": "d", "Ð": "D", "ı": "i"}
@@ -53,7 +54,8 @@ def mentions(text: str, entity: str) -> bool:
     Case, accents, punctuation and articles do not count; an entity stands as whole words, in its
     order. A date is found in every form of the same day (`05/11/1991` is either of two). A name of
     two or more words is also found without its middle names, or with an initial between; never by
-    one of its words alone. Yes and No count only as the first word.
+    one of its words alone. Yes and No count only as the first word. What ends in an article, as
+    "A+" and "Vitamin A", is found as it is written.
 
     >>> mentions("She was born on April 27th, 1931.", "27 April 1931")
     True
@@ -68,6 +70,8 @@ def mentions(text: str, entity: str) -> bool:
         raise ValueError(f"mentions: entity {entity!r} has no word")
     if wanted <= set(_CLOSED):
         return _readings(text)[0].split(" ", 1)[0] in wanted
+    if _plain(entity).split()[-1] in ARTICLES:
+        return _as_written(text, entity)
     said = f" {'  '.join(_readings(text))} "
     return any(f" {one} " in said for one in wanted) or _as_name(text, entity)
 
@@ -115,6 +119,13 @@ def _written(found: re.Match[str]) -> str:
 
 def _date(day: int, month: int, year: int) -> str:
     return f"date{year}x{month}x{day}"
+
+
+def _as_written(text: str, entity: str) -> bool:
+    """Is it there, sign for sign? A letter alone in its case, and not as the article of a word."""
+    alone = " " not in entity.strip()
+    after, flags = (r"(?!\w| [a-z])", 0) if alone else (r"(?!\w)", re.IGNORECASE)
+    return bool(re.search(rf"(?<!\w){re.escape(entity.strip())}{after}", text, flags))
 
 
 def _as_name(text: str, entity: str) -> bool:

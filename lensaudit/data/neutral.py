@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lensaudit.data.facts import EMBEDDED, Fact, load_facts, validate
-from lensaudit.data.matching import plain_words
+from lensaudit.data.matching import ARTICLES, plain_words
 from lensaudit.data.rows import numbered, read_values, row_problems, sound_rows
 from lensaudit.data.tofu import DEMO, FORGET10, RETAIN, author_of, tofu_rows, validity_set
 from lensaudit.errors import InputError
@@ -187,10 +187,10 @@ def _text(row: Fact) -> tuple[str, str]:
 
 
 def open_names(entities: Iterable[str]) -> frozenset[str]:
-    """Entities that name something, as they are compared: in plain words."""
+    """Entities that name something, as they are compared: in plain words. "A+" names nothing."""
     return frozenset(
         plain_words(one) for one in map(str.strip, entities) if not _CLOSED.fullmatch(one)
-    ) - {""}
+    ) - {"", *ARTICLES}
 
 
 def _reason(

@@ -264,7 +264,11 @@ def _check_kind(name: str, config: Mapping[str, Any], *, allow_packed: bool) -> 
             config.get("model_type") == "falcon" and config.get("alibi")
         ),
         "its attention is not scaled (scale_attn_weights), and TransformerLens would scale it, so "
-        "no number of it could be trusted": not config.get("scale_attn_weights", True),
+        "no number of it could be trusted": (
+            # others read no such key
+            config.get("model_type") in ("gpt2", "gpt_bigcode")
+            and config.get("scale_attn_weights") is False
+        ),
     }
     if why := next((why for why, holds in odd.items() if holds), None):
         raise InputError(f"{name}: {why}")

@@ -181,7 +181,7 @@ def comparison_in(folders: Sequence[Path]) -> Path:
     usual, names = folders[0].with_name(COMPARISON), [one.name for one in folders]
     with suppress(InputError):  # none, or a damaged one, which is replaced like any other
         made = json_object(usual.with_name(f"{usual.stem}_{MANIFEST}"))
-        if part(made, "inputs").get("folders") != names:
+        if part(made, "inputs").get("folders", names) != names:  # once it said nothing of them
             return usual.with_stem(f"{usual.stem}-{digest(names)[:8]}")
     return usual
 

@@ -46,6 +46,8 @@ class _Moments:
 
 
 A_NAN = "a score is NaN: no interval"
+ONE_RATIO = "has the same ratio: no interval"
+"""Of every group: no spread is seen, where a divisor that may be 0 tells nothing."""
 
 
 def clustered_mean(
@@ -144,7 +146,7 @@ def clustered_ratio(
     if own <= max(
         TINY * (cov[0, 0] + ratio**2 * cov[1, 1]), (_ROUNDING * bottom) ** 2 * (1 + ratio**2)
     ):
-        return Estimate(value, n=n, why=f"every {unit} has the same ratio: no interval")
+        return Estimate(value, n=n, why=f"every {unit} {ONE_RATIO}")
     return Estimate(value, float((first - root) / second), float((first + root) / second), n)
 
 

@@ -32,6 +32,8 @@ from lensaudit.scores.intervals import clustered_ratio
 from lensaudit.scores.recovery import Arms
 
 GROUPS = [fact // 4 for fact in range(24)]
+DIVISOR_NEAR_0 = "111111001100101000111100", "110110100011010011101101", "000010110000010001010000"
+"""Full, source and floor of facts, where both have fourteen, and seven of them are the same."""
 SHORT = {"steps": 2, "lrs": (1e-3,), "limit": 16}
 
 
@@ -66,6 +68,12 @@ def test_rho_is_the_part_of_the_gap_that_the_attack_closes_where_full_is_ahead()
     # no interval is no interval; where source and full answer alike E is read from the estimate
     assert (at.rho, at.low, at.reason) == (1, None, "every author has the same ratio: no interval")
     assert effort_at([at], 0.8, "lower limit") == (0, False)
+    # as many facts and not the same ones, where the divisor may be 0: nobody knows
+    full, source, floor = (np.array([[*map(float, one)]]) for one in DIVISOR_NEAR_0)
+    (at,) = curve_of([0], source, full, floor)
+    assert (at.rho, at.low, at.source) == (1, None, at.full)
+    assert "the divisor cannot be told from 0" in at.reason
+    assert effort_at([at], 0.5, "lower limit") == (None, False)
 
 
 def test_limits_hold_together_over_all_readings():

@@ -23,7 +23,7 @@ from lensaudit.cli.main import run
 from lensaudit.data.suites import Split
 from lensaudit.doors.verify import verify
 from lensaudit.errors import InputError
-from lensaudit.files import write_json
+from lensaudit.files import read_json, write_json
 from lensaudit.models import hashing
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.results.manifest import BEGUN, signed
@@ -350,6 +350,19 @@ def test_a_comparison_of_other_results_is_left_to_them_and_found_again(copied):
     assert comparison_of(found)[0][:2] == [*turned]
     assert finished(turned, settings, folder) == found
     assert not any(one.problems for one in verify(folder))
+
+
+def test_a_comparison_of_old_that_does_not_say_of_what_is_replaced(copied):
+    settings, folder = copied
+    made = folder / "comparison_manifest.json"
+    document = read_json(made)
+    del document["inputs"]["folders"]
+    write_json(made, document)
+    said = list[str]()
+    patched(SOURCES, replace(settings, tau=0.5), folder, notice=said.append)
+    assert not [line for line in said if "compares" in line]
+    assert [one.name for one in folder.glob("comparison*.csv")] == ["comparison.csv"]
+    assert len(read_json(made)["inputs"]["folders"]) == len(SOURCES)
 
 
 def test_what_an_evaluation_replaces_is_not_said_of_the_next(tmp_path):

@@ -33,6 +33,13 @@ def test_a_closed_pipe_ends_quietly_and_as_a_pipes_writer(words):
     assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, b"")
 
 
+def test_a_command_runs_where_nobody_can_read_what_it_says():
+    code = "from lensaudit.cli.main import run; raise SystemExit(run(['more']))"
+    words = ["sh", "-c", 'exec "$@" >&-', "sh", sys.executable, "-c", code]
+    done = subprocess.run(words, stderr=subprocess.PIPE)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [("HF_ENDPOINT", "https://me:secret@hub:99999999"), ("HF_HUB_ETAG_TIMEOUT", "soon")],

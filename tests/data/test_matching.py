@@ -40,6 +40,9 @@ from lensaudit.results.reading import json_lines
         ("山田太郎です", "山田 太郎"),
         ("Она родилась в Заре\u0301чье.", "Заречье"),
         ("ولد في تُونِس.", "تونس"),
+        ("Her blood type is A+.", "A+"),
+        ("It is grade A.", "A"),
+        ("it is vitamin A that heals", "Vitamin A"),
     ],
 )
 def test_the_same_fact_in_other_words_is_found(said, entity):
@@ -50,6 +53,9 @@ def test_the_same_fact_in_other_words_is_found(said, entity):
     ("said", "entity"),
     [
         ("Pico Inverra", "Pico Ølmar"),
+        ("Her blood type is A-.", "A+"),
+        ("A friend of a friend", "A"),
+        ("Vitamin B is a vitamin", "Vitamin A"),
         ("stone traders", "stone trader"),
         ("the Ivory Pearl Honour", "Ivory Acorn Honour"),
         ("28 April 1931", "27 April 1931"),

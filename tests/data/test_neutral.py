@@ -57,6 +57,12 @@ def test_an_entity_is_found_in_any_script_form_and_spacing(entity, named, other)
     assert found.left_out == ((0, "it names an entity of the forget set"),)
 
 
+def test_an_entity_that_is_an_article_in_plain_words_names_nothing():
+    forget = [Fact(0, "Which blood type?", "A+.", "", "A+", 0)]
+    found = neutral_rows(forget, [row(0, "a", "He lives in a small town.")], [row(0, "v")])
+    assert (len(found.fit), found.left_out) == (1, ())
+
+
 def test_fit_and_validity_share_no_author():
     rows = [row(n, f"author {n // 4}") for n in range(200)]
     alone = neutral_rows(FORGET, rows)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from lensaudit.results.kinds.effort import EffortPoint
 from lensaudit.scores.estimate import Estimate
-from lensaudit.scores.intervals import FEWEST_GROUPS
+from lensaudit.scores.intervals import FEWEST_GROUPS, ONE_RATIO
 from lensaudit.scores.recovery import Arms, recovery
 
 Marks = NDArray[np.float64]
@@ -89,7 +89,7 @@ def effort_at(
     """
     for one in curve:
         # a model that answers as full does has no spread to see: its estimate counts
-        alike = one.low is None and one.source == one.full
+        alike = one.source == one.full and one.reason.endswith(ONE_RATIO)
         value = one.rho if by == "estimate" or alike else one.low
         if value is not None and value >= share:
             return one.c, False
