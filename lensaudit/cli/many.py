@@ -187,7 +187,7 @@ def score(settings: ScoreSettings, as_json: bool) -> None:
 @shared("json")
 def gym_table(settings: GymTableSettings, as_json: bool) -> None:
     """Judge the auditors: by mechanism, left out in turn, held out, fact by fact."""
-    rows = library.gym_table.rows_of(gym_folder(settings.gym), settings.limit)
+    rows = library.gym_table.rows_of(gym_folder(settings.gym), settings.limit, notice=notice)
     found = library.gym_table.document(
         rows, calibration=settings.calibration, picture=settings.picture
     )

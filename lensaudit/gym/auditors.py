@@ -48,7 +48,7 @@ from lensaudit.metrics.inside.fisher import fisher_layers
 from lensaudit.metrics.inside.scores import cka_layers
 from lensaudit.metrics.registry import all_metrics
 from lensaudit.models.causal import load_causal
-from lensaudit.models.checkpoint import load_tokenizer, open_model
+from lensaudit.models.checkpoint import Checkpoint, load_tokenizer, open_model
 from lensaudit.patching.controls import controls_of, examined, weakest_of
 from lensaudit.patching.outcome import Outcome, summary_of
 from lensaudit.patching.prepare import prepare
@@ -98,12 +98,12 @@ class SeedModels(Caches, Rows, Anchors):
 
     def loaded(self, name: str) -> Any:
         """A causal model in float32; not to be changed."""
-        return _loaded(name, self.registry)
+        return _loaded(open_model(name, self.registry))
 
 
 @lru_cache(maxsize=3)
-def _loaded(name: str, registry: Path | None) -> Any:
-    return load_causal(open_model(name, registry))
+def _loaded(opened: Checkpoint) -> Any:
+    return load_causal(opened)
 
 
 @dataclass(frozen=True)
@@ -499,12 +499,13 @@ def worst_excess(case: Case) -> AuditorScore:
 
 
 @lru_cache(maxsize=8)
-def _who_has_what(model: str, bench: SeedModels) -> KnowOutcome:
+def _who_has_what(case: Case) -> KnowOutcome:
     """What a model says of every value after every person's prompt, beside `retain`.
 
     Below fourteen people the verdict hears a small p only where `retain` binds none of the values.
     """
-    arms = {open_model(name, bench.registry).weights for name in (bench.retain, model)}
+    bench = case.bench
+    arms = {open_model(name, bench.registry).weights for name in (bench.retain, case.model)}
     settings = KnowSettings(
         base="demo/base" if bench.data == DEMO else None,
         retain=(bench.retain,) * (len(arms) - 1),
@@ -513,7 +514,7 @@ def _who_has_what(model: str, bench: SeedModels) -> KnowOutcome:
         retain_data=bench.retain_data,
         **shared(bench, Caches, Rows, Names),
     )
-    return ask(open_know(model, settings))
+    return ask(open_know(case.model, settings))
 
 
 @auditor(
@@ -524,7 +525,7 @@ def _who_has_what(model: str, bench: SeedModels) -> KnowOutcome:
 )
 def assignment(case: Case) -> AuditorScore:
     """Standard deviations by which the true assignment of values to people stands out."""
-    found = _who_has_what(case.model, case.bench).run
+    found = _who_has_what(case).run
     evidence = {"know": brief(document(found) | {"source": ""})}
     return AuditorScore(found.z, control=found.failed is None, evidence=evidence)
 
@@ -537,7 +538,7 @@ def assignment(case: Case) -> AuditorScore:
 )
 def bits(case: Case) -> AuditorScore:
     """Mean bits a fact by which the true value is likelier than others of its relation."""
-    found = _who_has_what(case.model, case.bench)
+    found = _who_has_what(case)
     mean, facts = found.run.bits_familiar, {one.idx: one.familiar for one in found.facts}
     return AuditorScore(mean.value, facts, ci95=mean.ends)
 

@@ -18,10 +18,10 @@ from lensaudit.data.fictional import passing_rows
 from lensaudit.errors import InputError, VerificationError
 from lensaudit.files import make_folder, write_json
 from lensaudit.gym import claims, edits, ground, planting
-from lensaudit.gym.claims import Certificate, never_saw, says
+from lensaudit.gym.claims import BEYOND, Certificate, never_saw, says
 from lensaudit.gym.ground import Facts, Ground, facts_of
 from lensaudit.gym.recipes import mechanisms
-from lensaudit.gym.registry import Mechanism, Truth, code_hash, load_own
+from lensaudit.gym.registry import Mechanism, Truth, bed_of, code_hash, load_own
 from lensaudit.gym.settings import MakeSettings, gym_folder
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import Checkpoint, config_of, in_role, load_tokenizer, open_model
@@ -96,6 +96,10 @@ class PlantedModel(Listed):
     """Role -> name or folder of the models that belong to it."""
     data: str
     retain_data: str | None
+    bed: str
+    """Content hash of the pair and its rows."""
+    limit: int | None = None
+    """Most facts that it was planted with; None: all."""
 
     @property
     def name(self) -> str:
@@ -104,7 +108,7 @@ class PlantedModel(Listed):
 
     def document(self) -> dict[str, Any]:
         """The record as a JSON object."""
-        rest = ("unit", "how", "anchors", "data", "retain_data")
+        rest = ("unit", "how", "anchors", "data", "retain_data", "bed", "limit")
         told = {name: one for name, one in asdict(self).items() if name not in rest}
         return told | {"folder": str(self.folder), **self.anchors}
 
@@ -121,6 +125,8 @@ class Bed:
     out: Path
     notice: Notice
     seed: int = 0
+    limit: int | None = None
+    """Most facts that are planted."""
 
     @cached_property
     def identity(self) -> dict[str, Any]:
@@ -196,6 +202,7 @@ class Bed:
             "anchors": self.anchors,
             "data": self.facts.data,
             "retain_data": self.facts.retain_data,
+            "limit": self.limit,
         }
         # saving changes what it saves, and a recipe may give back an anchor itself
         is_anchor = any(model is getattr(ground, role) for role in ANCHORS)
@@ -203,11 +210,16 @@ class Bed:
 
     @cached_property
     def ground(self) -> Ground:
-        """The pair of this seed, loaded; anchors of a further seed are trained first."""
+        """The pair of this seed, loaded; anchors of a further seed are trained first.
+
+        Raises:
+            InputError: `full` has another layout, or does not know the facts.
+        """
         full, retain = load_causal(self.full), load_causal(self.retain)
         edits.check_layout(full, self.full.spec.name)
         other = retain if self.other is None else load_causal(self.other)
         first = Ground(full, retain, other, load_tokenizer(self.full), self.facts, self.seed)
+        check_knows(first, self.full.spec.name)
         if self.seed == 0 and self.other is not None:
             return first
         roles = ANCHORS if self.seed else ("other",)
@@ -259,7 +271,28 @@ def open_pair(settings: MakeSettings, notice: Notice) -> Bed:
         raise InputError("--full and --retain: name their forget set with --data FILE")
     other = open_model("demo/never", settings.registry) if is_demo else None
     facts = facts_of(settings.data or "demo", settings.retain_data, settings.limit)
-    return Bed(full, retain, other, facts, gym_folder(settings.out), notice)
+    return Bed(full, retain, other, facts, gym_folder(settings.out), notice, limit=settings.limit)
+
+
+def check_knows(ground: Ground, full: str) -> None:
+    """Refuse a `full` that says no more facts than a model that never saw them may guess.
+
+    All claims count against what `full` says: of none, nine in ten is none, and any model says it.
+
+    Args:
+        ground: what models are to be planted into.
+        full: name of `full`.
+
+    Raises:
+        InputError: it does not know the facts.
+    """
+    n_facts, known = len(ground.facts.examples), ground.n_said("full")
+    guessed = max(map(ground.n_said, ("retain", "other"))) + round(BEYOND * n_facts)
+    if known <= guessed:
+        raise InputError(
+            f"--full {full}: says {known} of {n_facts} forget facts, and a model that never saw "
+            f"them may say {guessed}; wanted a model that knows them"
+        )
 
 
 WITH_BIASES = (
@@ -343,5 +376,7 @@ def read_model(folder: Path) -> PlantedModel:
     """
     check_whole(folder / CERTIFICATE, beside=False)
     made, certificate = (json_object(folder / name) for name in (MANIFEST, CERTIFICATE))
-    own = {"folder": folder, "key": part(made, "inputs").get("key"), "certificate": certificate}
-    return checked(PlantedModel, {**part(made, "options"), **own}, folder)
+    inputs = part(made, "inputs")
+    own = {"folder": folder, "key": inputs.get("key"), "bed": bed_of(inputs)}
+    told = {**part(made, "options"), **own, "certificate": certificate}
+    return checked(PlantedModel, told, folder)

@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import json
 import math
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from lensaudit.errors import InputError
 from lensaudit.files import read_text
 from lensaudit.own_code import calling_own, code_of, enter, is_outside, load_entries, run_own
-from lensaudit.results.reading import Length, Number, Text, Whole
+from lensaudit.results.reading import Length, Number, Text, Whole, checked
 from lensaudit.results.roles import ends_as_sources
 from lensaudit.text import digest
 
@@ -54,8 +55,9 @@ class Mechanism:
 
     @property
     def version(self) -> str:
-        """Content hash of the function: other code is another recipe."""
-        return digest([self.name, self.truth, code_hash(inspect.getsource(self.fn))])[:16]
+        """Content hash of the function, of somebody's own of its file: what it calls is there."""
+        own = code_of(self.fn) if is_outside(self.fn) else code_hash(inspect.getsource(self.fn))
+        return digest([self.name, self.truth, own])[:16]
 
     def name_at(self, strength: float) -> str:
         """Name of a planted model, as its folder is called.
@@ -140,12 +142,19 @@ def recipe(
     """Register a function that plants a truth; `held_out` None: `drawn` by its name.
 
     Raises:
-        ValueError: two recipes of one name, or a name that is no file name.
+        ValueError: two recipes of one name, a name that is no file name, or strengths whose models
+            would share a folder.
     """
 
     def register(plant: Plant) -> Plant:
         half = drawn(name) if held_out is None else held_out
-        return enter(RECIPES, "recipe", Mechanism(name, truth, how, strengths, unit, half, plant))
+        one = Mechanism(name, truth, how, strengths, unit, half, plant)
+        if len({*map(one.name_at, strengths)}) < len(strengths):
+            raise ValueError(
+                f"recipe {name}: models of its strengths {strengths} share a folder; give them a "
+                "unit=, and strengths that differ in six digits"
+            )
+        return enter(RECIPES, "recipe", one)
 
     return register
 
@@ -216,6 +225,11 @@ def _imported(tree: ast.Module, package: Path) -> Iterator[Path]:
                 yield from filter(Path.is_file, files)
 
 
+def bed_of(inputs: Mapping[str, Any]) -> str:
+    """Content hash of a pair and its rows, from the inputs in the manifest of a planted model."""
+    return digest([inputs.get(name) for name in ("full", "retain", "forget", "kept")])[:16]
+
+
 AUDITORS: dict[str, Auditor] = {}
 """Registered auditors by name."""
 
@@ -255,16 +269,24 @@ def _sound(name: str, judge: Callable[..., Any]) -> Callable[..., list[AuditorSc
 
     def judged(cases: Sequence["Case"]) -> list[AuditorScore]:
         with calling_own(f"auditor {name}"):
-            found = list(judge(cases))
-        for one in found:
-            is_one = isinstance(one, AuditorScore)
-            if not is_one or not (one.why if one.score is None else math.isfinite(one.score)):
-                raise InputError(f"auditor {name}: gave {one!r:.40}, wanted a score or a reason")
+            found = [_as_kept(f"auditor {name}: gave {one!r:.40}", one) for one in judge(cases)]
         if len(found) != len(cases):
             raise InputError(f"auditor {name}: gave {len(found)} scores of {len(cases)} models")
         return found
 
     return judged
+
+
+def _as_kept(told: str, one: Any) -> AuditorScore:
+    """A score as a ledger gives it back, scalars of NumPy and torch as numbers.
+
+    Raises:
+        InputError: it is no score, or none that can be kept; `told` begins the message.
+    """
+    if not isinstance(one, AuditorScore) or (one.score is None and not one.why):
+        raise InputError(f"{told}, wanted a score or a reason")
+    kept = json.dumps(vars(one), default=lambda value: value.item())
+    return checked(AuditorScore, json.loads(kept), told)
 
 
 def drawn(name: str) -> bool:

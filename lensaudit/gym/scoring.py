@@ -30,15 +30,19 @@ from lensaudit.gym.settings import (
 from lensaudit.gym.table import (
     ANCHOR,
     AuditorJudgement,
+    check_evidence,
     in_units,
     is_misread,
+    last_lines,
     ledger_of,
     rows_of,
     seal,
     table,
 )
 from lensaudit.models.checkpoint import open_model
+from lensaudit.own_code import calling_own, is_outside
 from lensaudit.progress import Notice, unheard
+from lensaudit.results.reading import checked
 from lensaudit.settings import path_of, shared
 from lensaudit.turns import alone
 
@@ -70,7 +74,8 @@ def score(settings: ScoreSettings, *, notice: Notice = unheard) -> tuple[int, in
     started, n_new, n_left = time.monotonic(), 0, 0
     with alone(gym):
         ledger = ledger_of(gym, settings.limit, notice=notice)
-        done = {(row["auditor"], row["version"], row["model"]) for row in ledger.rows}
+        last = last_lines(ledger.rows)
+        done = {(name, line["version"], model) for (name, model), line in last.items()}
         for cases, judge in product(_by_seed(settings, notice), judges):
             todo = [one for one in cases if (judge.name, judge.version, one.key) not in done]
             for chosen in batched(todo, AT_ONCE):
@@ -90,21 +95,32 @@ def _lines(judge: Auditor, chosen: Sequence[Case]) -> list[dict[str, Any]]:
     """A line of the ledger for each; one that breaks is unscored, with the reason, and alone."""
     started = time.monotonic()
     try:
-        found = judge.judge(chosen)
+        scores = judge.judge(chosen)
+        found = [_line(judge, case, one) for case, one in zip(chosen, scores, strict=True)]
     except LensAuditError as error:
         if len(chosen) > 1:
             return [row for one in chosen for row in _lines(judge, [one])]
-        found = [AuditorScore(None, why=str(error).splitlines()[0])]
+        found = [_line(judge, chosen[0], AuditorScore(None, why=str(error).splitlines()[0]))]
     seconds = round((time.monotonic() - started) / len(chosen), 3)
+    return [line | {"seconds": seconds} for line in found]
+
+
+def _line(judge: Auditor, case: Case, one: AuditorScore) -> dict[str, Any]:
+    """A line of the ledger, without its seconds.
+
+    Raises:
+        InputError: no table could be made of it.
+    """
     told = {name: getattr(judge, name) for name in ("version", "reads", "high_means")}
-    lines = []
-    for case, one in zip(chosen, found, strict=True):
-        line = {"auditor": judge.name, **told, "model": case.key, **case.about, **vars(one)}
-        line["facts"] = {str(idx): value for idx, value in (one.facts or {}).items()} or None
-        if not one.evidence:
-            del line["evidence"]
-        lines.append(line | {"seconds": seconds})
-    return lines
+    line = {"auditor": judge.name, **told, "model": case.key, **case.about, **vars(one)}
+    line["facts"] = {str(idx): value for idx, value in (one.facts or {}).items()} or None
+    if not one.evidence:
+        del line["evidence"]
+    row = checked(ScoreRow, line | {"seconds": 0.0}, f"auditor {judge.name}")
+    if row.evidence and is_outside(judge.fn):
+        with calling_own(f"auditor {judge.name}: its evidence cannot be read"):
+            check_evidence(row)
+    return line
 
 
 def _by_seed(settings: ScoreSettings, notice: Notice) -> Iterator[list[Case]]:
@@ -121,12 +137,13 @@ def _by_seed(settings: ScoreSettings, notice: Notice) -> Iterator[list[Case]]:
     for seed, own in sorted(grouped((one.seed, one) for one in models).items()):
         work = gym / "work" / f"seed-{seed}"
         bench = models_of(own[0], work, settings.limit, path_of(settings.registry))
+        _check_alike(own, len(bench.facts.examples))
         anchor = {"truth": ANCHOR, "strength": 1.0, "seed": seed, "held_out": False, "knows": None}
         cases = [
             Case(
                 name,
                 bench,
-                f"{open_model(name, bench.registry).weights} {seed}",
+                f"{open_model(name, bench.registry).weights} {seed} {own[0].bed}",
                 {"mechanism": role, **anchor},
             )
             for role, name in (("full", bench.full), ("retain", bench.retain))
@@ -136,6 +153,25 @@ def _by_seed(settings: ScoreSettings, notice: Notice) -> Iterator[list[Case]]:
             about["knows"] = one.certificate.knows
             cases.append(Case(str(one.folder), bench, one.key, about))
         yield cases
+
+
+def _check_alike(own: Sequence[PlantedModel], n_asked: int) -> None:
+    """Refuse models of a seed that differ in pair or rows, or in which a fact was not planted.
+
+    Raises:
+        InputError: names one.
+    """
+    for one in own:
+        if one.bed != own[0].bed:
+            raise InputError(
+                f"{one.name}: is of another pair or of other rows than {own[0].name}; make all "
+                "models of a gym alike with `lensaudit gym make`"
+            )
+        if one.limit is not None and n_asked > one.limit:
+            raise InputError(
+                f"{one.name}: was planted with {one.limit} facts, and {n_asked} are asked; give "
+                f"--limit {one.limit}"
+            )
 
 
 def models_of(
@@ -205,7 +241,7 @@ def submit(settings: SubmitSettings, path: Path, *, notice: Notice = unheard) ->
     wanted = settings.auditor or tuple(AUDITORS)
     judges = [
         one
-        for one in table(rows_of(gym, settings.limit))
+        for one in table(rows_of(gym, settings.limit, notice=notice))
         if one.auditor in AUDITORS and one.auditor in wanted
     ]
     if not judges:
@@ -224,12 +260,19 @@ def submit(settings: SubmitSettings, path: Path, *, notice: Notice = unheard) ->
         registry=settings.registry,
     )
     score(asking, notice=notice)
-    rows = rows_of(out, settings.limit)
-    return [_submitted(model, rows, judges) for model in models]
+    rows = rows_of(out, settings.limit, bed=models[0].bed)
+    registry = path_of(settings.registry)
+    return [
+        _submitted(models_of(one, one.folder, settings.limit, registry), one, rows, judges)
+        for one in models
+    ]
 
 
 def _submitted(
-    model: PlantedModel, rows: Sequence[ScoreRow], judges: Sequence[AuditorJudgement]
+    bench: SeedModels,
+    model: PlantedModel,
+    rows: Sequence[ScoreRow],
+    judges: Sequence[AuditorJudgement],
 ) -> Submitted:
     found = []
     for judge in judges:
@@ -238,7 +281,6 @@ def _submitted(
         fooled = None if unit is None or at is None else is_misread(unit, at)
         found.append(Fooled(judge.auditor, unit and unit.score, at, fooled))
     best = next((one for one in found if one.fooled is not None), None)
-    bench = models_of(model, model.folder)
     asked = tokens_of(whole(bench.facts.kept), bench.tokenizer)
     names = (str(model.folder), bench.full)
     mine, theirs = (int(said(bench.loaded(name), asked).sum()) for name in names)

@@ -19,21 +19,21 @@ import numpy as np
 from lensaudit.errors import InputError, need
 from lensaudit.files import os_error, write_json
 from lensaudit.groups import grouped
-from lensaudit.gym.registry import FORGOT, KNOWS, ScoreRow
-from lensaudit.progress import Notice
+from lensaudit.gym.registry import FORGOT, KNOWS, ScoreRow, bed_of
+from lensaudit.progress import Notice, unheard
 from lensaudit.results.integrity import check_whole, misfits
 from lensaudit.results.kinds.patch import PatchSummary
 from lensaudit.results.kinds.table import record_in
-from lensaudit.results.ledger import Ledger
+from lensaudit.results.ledger import Ledger, LedgerLine
 from lensaudit.results.manifest import MANIFEST, manifest, signed
-from lensaudit.results.reading import checked, checked_as, json_object, part
+from lensaudit.results.reading import checked, json_object, part
 from lensaudit.scores.areas import area_limits
 from lensaudit.scores.intervals import share_of
 from lensaudit.scores.separation import auc, best_threshold
 from lensaudit.verdict.attacks import VIEWS
 from lensaudit.verdict.decide import HOLDS, Code, Evidence, Word
 from lensaudit.verdict.depth import of_patch
-from lensaudit.verdict.views import Calibration, Null
+from lensaudit.verdict.views import Calibration, Null, View
 
 VERSION = 3
 """Of the gym: raised when mechanisms, splits or scoring change."""
@@ -76,30 +76,71 @@ def seal(ledger: Ledger, started: float) -> None:
         made.write(path.parent, (path.name,), f"{path.stem}_{MANIFEST}")
 
 
-def rows_of(gym: Path, limit: int | None) -> list[ScoreRow]:
-    """The lines of a gym's ledger; of several versions of an auditor the last.
+def last_lines(lines: Sequence[LedgerLine]) -> dict[tuple[str, str], LedgerLine]:
+    """Auditor and model -> its last line, of the version of the auditor that scored last."""
+    last = {line["auditor"]: line["version"] for line in lines}
+    return {
+        (line["auditor"], line["model"]): line
+        for line in lines
+        if line["version"] == last[line["auditor"]]
+    }
+
+
+def rows_of(
+    gym: Path, limit: int | None, *, bed: str | None = None, notice: Notice = unheard
+) -> list[ScoreRow]:
+    """The last lines of a gym's ledger; those of earlier versions of an auditor are counted.
 
     Lines of models that were made anew since are left out; a ledger without its models is whole.
 
+    Args:
+        gym: folder of the models and the ledger.
+        limit: facts that were asked.
+        bed: only models of this pair and its rows.
+        notice: told what is left out.
+
     Raises:
-        InputError: nothing was scored; a line or a manifest is not as it was written, or is gone.
+        InputError: nothing was scored; models of one seed are of two pairs; a line or a manifest is
+            not as it was written, or is gone.
     """
     ledger = ledger_of(gym, limit)
     if not ledger.rows:
         raise InputError(f"{ledger.path}: no scores; make some with `lensaudit gym score`")
     ledger.check(_AGAIN)
     check_whole(ledger.path, beside=False)
-    rows = checked_as(list[ScoreRow], ledger.rows, ledger.path, remedy=_AGAIN)
-    there = {_key_of(one.parent) for one in gym.glob(f"seed-*/*/{MANIFEST}")}
-    kept = [row for row in rows if not there or row.truth == ANCHOR or row.model in there]
-    return list({(row.auditor, row.model): row for row in kept}.values())
+    made = [_key_and_bed(one.parent) for one in gym.glob(f"seed-*/*/{MANIFEST}")]
+    beds = {key: own for key, own in made if bed in (None, own)}
+    there = [line for line in ledger.rows if not beds or _is_of(line, beds)]
+    last = [line for line in last_lines(ledger.rows).values() if not beds or _is_of(line, beds)]
+    if not last:
+        raise InputError(f"{ledger.path}: no scores of the models that are there; {_AGAIN}")
+    if n_earlier := len({(one["auditor"], one["model"]) for one in there}) - len(last):
+        notice(f"{ledger.path}: {n_earlier} scores of earlier auditors are left out; {_AGAIN}")
+    pairs = {(line["seed"], beds[line["model"]]) for line in last if line["model"] in beds}
+    if len(pairs) > len(dict(pairs)):
+        raise InputError(
+            f"{gym}: scores of one seed are of two pairs or of other rows; make all models of a "
+            "gym alike with `lensaudit gym make`"
+        )
+    return [
+        checked(ScoreRow, line, f"{ledger.path}: {line['auditor']}", remedy=_AGAIN) for line in last
+    ]
 
 
-def _key_of(model: Path) -> Any:
-    """Of which recipe and pair a planted model is; of its files none is compared."""
+def _key_and_bed(model: Path) -> tuple[Any, str]:
+    """Hash of what a planted model is made of, and of its pair and rows; no file is compared."""
     for line in misfits(model, only=""):
         raise InputError(f"{model}: {line}; `lensaudit gym make` makes it again")
-    return part(json_object(model / MANIFEST), "inputs").get("key")
+    inputs = part(json_object(model / MANIFEST), "inputs")
+    return inputs.get("key"), bed_of(inputs)
+
+
+def _is_of(line: LedgerLine, beds: Mapping[Any, str]) -> bool:
+    """Whether a line is of a model that is there, or of an anchor of one."""
+    if line["truth"] != ANCHOR:
+        return line["model"] in beds
+    own = line["model"].split(" ")[2:]  # earlier anchors were named by weights and seed alone
+    return not own or own[0] in beds.values()
 
 
 @dataclass(frozen=True)
@@ -317,12 +358,15 @@ def heat_map(found: Sequence[AuditorJudgement], path: Path) -> Path:
     """Write the area of every auditor on every mechanism; .5 is white, a coin.
 
     Raises:
-        InputError: matplotlib is absent, or the file's ending is not one that it writes.
+        InputError: matplotlib is absent, the file's ending is not one that it writes, or no model
+            that knows was scored beside an absent one.
     """
     need("matplotlib", called="--picture: matplotlib", extra="plot")
     from matplotlib.figure import Figure
 
     names = list(dict.fromkeys(name for one in found for name in one.by_mechanism))
+    if not names:
+        raise InputError(f"{path}: wanted scores of models that know and of absent ones to draw")
     figure = Figure(figsize=(1.5 + 0.55 * len(found), 1.2 + 0.28 * len(names)))
     axes = figure.subplots()
     tables = [{name: area.auc for name, area in one.by_mechanism.items()} for one in found]
@@ -357,15 +401,27 @@ def evidence_of(one: ScoreRow, nulls: Calibration, *, patch_only: bool = False) 
     # scored before they were measured: left out
     lacking = [name for name in ("many", "shift") if name not in patch["aligned"]]
     stream = replace(stream, **dict.fromkeys(lacking))
-    more = [
+    more = [] if patch_only else _more_views(one, nulls)
+    # lines of a gym that was scored before models were asked
+    return Evidence(one.model, [*views, *more], stream, asked="told" in patch)
+
+
+def _more_views(one: ScoreRow, nulls: Calibration) -> list[View]:
+    return [
         view
         for kind, content in one.evidence.items()
-        if kind != "patch" and not patch_only
+        if kind != "patch"
         for _, views_of in VIEWS[kind](record_in(kind, content, one.model), nulls)  # type: ignore[arg-type]
         for view in views_of
     ]
-    # lines of a gym that was scored before models were asked
-    return Evidence(one.model, [*views, *more], stream, asked="told" in patch)
+
+
+def check_evidence(one: ScoreRow) -> None:
+    """Read what a row holds for a verdict; what cannot be read raises, whatever it is."""
+    if "patch" in one.evidence:
+        evidence_of(one, {})
+    else:
+        _more_views(one, {})
 
 
 def planted(rows: Sequence[ScoreRow]) -> list[ScoreRow]:
@@ -447,18 +503,20 @@ class MechanismWords:
     held_out: bool
     words: Mapping[str, int]
     """Column of the table of verdicts -> models."""
-    wrong: Counted
-    """Holders of a tenth and more called erased, or absent models said to hold anything."""
+    wrong: Counted | None
+    """Holders of a tenth and more called erased, or absent models said to hold anything; None: no
+    model is either."""
 
 
 def by_mechanism_words(judged: Iterable[tuple[ScoreRow, Code]]) -> list[MechanismWords]:
-    """Words and errors of each mechanism, with exact bounds that count its models."""
+    """Words and errors of each mechanism, with exact bounds that count models that can be wrong."""
     found = []
     every = grouped((one[0].mechanism, one) for one in judged)
     for name, own in every.items():
         first, codes = own[0][0], [code for _, code in own]
         words = {said: sum(one in of for one in codes) for said, of in SAID.items()}
-        wrong = share([_is_misjudged(row, code) for row, code in own]) or Counted()
+        asked = [one for one in own if one[0].holds >= TENTH or one[0].truth in FORGOT]
+        wrong = share([_is_misjudged(row, code) for row, code in asked])
         found.append(MechanismWords(name, first.truth, first.held_out, words, wrong))
     return found
 

@@ -19,7 +19,7 @@ from lensaudit.gym import ground as ground_module
 from lensaudit.gym.ground import said
 from lensaudit.gym.make import WITH_BIASES, check_biases, listing, make, models_in, open_pair
 from lensaudit.gym.recipes import mechanisms
-from lensaudit.gym.registry import RECIPES, drawn, recipe
+from lensaudit.gym.registry import RECIPES, drawn, load_own, recipe
 from lensaudit.gym.settings import MakeSettings
 from lensaudit.models.checkpoint import load_tokenizer, open_model
 from lensaudit.models.quantize import quantised
@@ -138,6 +138,41 @@ def test_a_mask_over_everything_is_none(ground):
     moved = edits.scaled_readout(ground.full, 0.5)
     assert claims.untouched(r"^lm_head\.")(moved, ground).holds
     assert "first lm_head.weight" in claims.untouched(r"^model\.norm")(moved, ground).says
+
+
+def test_nothing_is_planted_into_a_full_that_knows_no_fact(tmp_path):
+    pair = {"full": "demo/never", "retain": "demo/retain", "data": "demo"}
+    settings = MakeSettings(**pair, mechanism=("full",), limit=4, out=tmp_path)
+    with pytest.raises(InputError, match=r"--full demo/never: says 0 of 4 .* that knows them"):
+        make(settings)
+    assert list(tmp_path.glob("seed-*")) == []
+
+
+RECIPE = """
+from lensaudit.gym import edits, recipe, says
+FACTOR = {factor}
+def changed(model):
+    return edits.scaled_readout(model, FACTOR)
+@recipe("of_mine", truth="intact", how="dim")
+def of_mine(ground, strength):
+    return changed(ground.full), says()
+"""
+
+
+def test_what_a_recipe_calls_is_part_of_its_version(tmp_path):
+    path, found = tmp_path / "mine.py", []
+    for factor in (0.5, 0.5, 0.25):
+        path.write_text(RECIPE.format(factor=factor))
+        load_own(path)
+        found.append(RECIPES.pop("of_mine").version)
+    assert found[0] == found[1] != found[2]
+
+
+@pytest.mark.parametrize(("strengths", "unit"), [((0.1, 0.5), ""), ((0.1, 0.1000000001), "of it")])
+def test_strengths_whose_models_would_share_a_folder_are_refused(strengths, unit):
+    with pytest.raises(ValueError, match="share a folder"):
+        recipe("dimmed", truth="hidden", how="", strengths=strengths, unit=unit)(print)
+    assert "dimmed" not in RECIPES
 
 
 def test_rounding_to_full_is_checked_bit_for_bit(ground):

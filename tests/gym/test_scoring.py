@@ -1,10 +1,13 @@
 """Auditors judge planted models, once; own ones enter by one decorated function."""
 
+import copy
 import importlib
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,13 +18,13 @@ import lensaudit
 from lensaudit.cli.main import run
 from lensaudit.errors import InputError
 from lensaudit.files import write_json
-from lensaudit.gym import registry
-from lensaudit.gym.auditors import AUDITORS, _e50, fitted, ranks
-from lensaudit.gym.make import make
+from lensaudit.gym import auditors, registry
+from lensaudit.gym.auditors import AUDITORS, Case, SeedModels, _e50, fitted, ranks
+from lensaudit.gym.make import make, models_in
 from lensaudit.gym.registry import engine_version, load_own
 from lensaudit.gym.scoring import Fooled, Submitted, score
-from lensaudit.gym.settings import MakeSettings, ScoreSettings
-from lensaudit.gym.table import rows_of
+from lensaudit.gym.settings import MakeSettings, ScoreSettings, SubmitSettings
+from lensaudit.gym.table import errors_of, ledger_of, rows_of, seal, table
 from lensaudit.metrics.registry import all_metrics
 from lensaudit.results.manifest import signed
 from lensaudit.screen.meta import of_submission
@@ -290,7 +293,6 @@ def test_a_submitted_recipe_is_certified_scored_and_told_whom_it_fools(gym, tmp_
     """`permuted_turned` again, of eight facts' tokens and of all: both fool UDS, one is useful."""
     from lensaudit.gym.registry import RECIPES
     from lensaudit.gym.scoring import submit
-    from lensaudit.gym.settings import SubmitSettings
 
     path = tmp_path / "mine.py"
     path.write_text(
@@ -330,11 +332,123 @@ def test_lines_of_models_that_were_made_anew_are_left_out(gym, tmp_path):
     assert len(alone) == len(rows_of(gym, 8))
     folder = tmp_path / "seed-0" / "permuted"
     folder.mkdir(parents=True)
-    write_json(folder / "manifest.json", signed({"inputs": {"key": "another"}, "files": {}}))
+    made = json.loads((gym / "seed-0" / "permuted" / "manifest.json").read_text())["inputs"]
+    again = signed({"inputs": made | {"key": "another"}, "files": {}})
+    write_json(folder / "manifest.json", again)
     assert {one.mechanism for one in rows_of(tmp_path, 8)} == {"full", "retain"}
+    other = signed({"inputs": made | {"key": "another", "forget": "others"}, "files": {}})
+    write_json(folder / "manifest.json", other)
+    with pytest.raises(InputError, match="no scores of the models that are there"):
+        rows_of(tmp_path, 8)  # anchors were asked other facts
     (folder / "manifest.json").write_text('{"inputs": {"key": "a"}, "files": {}, "check": "b"}')
     with pytest.raises(InputError, match=r"permuted: manifest\.json: was changed"):
         rows_of(tmp_path, 8)
+
+
+def test_models_of_one_seed_are_of_one_pair_and_its_rows(gym, tmp_path):
+    place = shutil.copytree(gym, tmp_path / "gym")
+    assert all(row.model.endswith(f" {bed}") for row, bed in anchors_of(place))
+    path = place / "seed-0" / "absent" / "manifest.json"
+    made = json.loads(path.read_text())
+    made["inputs"]["forget"] = "others"
+    write_json(path, signed({name: one for name, one in made.items() if name != "check"}))
+    greedy = {"gym": place, "auditor": ("greedy",), "limit": 8}
+    with pytest.raises(InputError, match="seed-0/permuted: is of another pair or of other rows"):
+        score(ScoreSettings(**greedy))
+    score(ScoreSettings(**greedy, mechanism=("absent",)))
+    with pytest.raises(InputError, match="scores of one seed are of two pairs"):
+        rows_of(place, 8)
+    (one,) = {bed for bed in beds_of(place) if bed not in beds_of(gym)}
+    rows = rows_of(place, 8, bed=one)
+    assert {row.mechanism for row in rows} == {"full", "retain", "absent"}
+    assert {row.model.endswith(one) for row in rows if row.truth == "anchor"} == {True}
+
+
+def beds_of(gym):
+    return {one.bed for one in models_in(gym)}
+
+
+def anchors_of(gym):
+    (bed,) = beds_of(gym)
+    return [(row, bed) for row in rows_of(gym, 8) if row.truth == "anchor"]
+
+
+def test_no_more_facts_are_asked_than_were_planted(gym):
+    for limit in (9, None):
+        with pytest.raises(InputError, match=r"was planted with 8 facts, and .*; give --limit 8"):
+            score(ScoreSettings(gym=gym, auditor=("greedy",), limit=limit))
+
+
+def test_a_table_is_of_one_version_of_an_auditor_and_says_what_it_leaves_out(gym, tmp_path):
+    file, place = tmp_path / "mine.py", shutil.copytree(gym, tmp_path / "gym")
+    settings = ScoreSettings(gym=place, auditor=("theirs",), own=(file,), limit=8)
+
+    def scored(value, **more):
+        file.write_text(OUTSIDE.format(does=f"return AuditorScore({value})"))
+        with nothing_left():
+            new, _ = score(replace(settings, **more))
+        told = []
+        rows = [one for one in rows_of(place, 8, notice=told.append) if one.auditor == "theirs"]
+        return new, [row.score for row in rows], told
+
+    assert scored(1.0) == (6, [1.0] * 6, [])
+    assert scored(2.0) == (6, [2.0] * 6, [])
+    assert scored(1.0) == (6, [1.0] * 6, [])
+    assert scored(1.0) == (0, [1.0] * 6, [])
+    new, found, (line,) = scored(3.0, mechanism=("permuted",))
+    assert (new, found) == (3, [3.0] * 3)
+    assert "3 scores of earlier auditors are left out" in line
+
+
+def test_a_line_that_cannot_be_read_counts_until_the_auditor_is_another(gym, tmp_path):
+    copy_of_scores(gym, tmp_path)
+    ledger = ledger_of(tmp_path, 8)
+    line = next(one for one in ledger.rows if one["auditor"] == "greedy")
+    ledger.append([{**line, "auditor": "mine", "score": True}])
+    seal(ledger, 0.0)
+    with pytest.raises(InputError, match="mine: score: found True, wanted a number"):
+        rows_of(tmp_path, 8)
+    ledger.append([{**line, "auditor": "mine", "version": "another"}])
+    seal(ledger, 0.0)
+    assert [one.version for one in rows_of(tmp_path, 8) if one.auditor == "mine"] == ["another"]
+
+
+def test_a_model_that_was_made_anew_is_judged_by_its_new_weights(tmp_path, monkeypatch):
+    bench = SeedModels()
+    model = copy.deepcopy(bench.loaded("demo/full"))
+    for factor in (1.0, 0.5):
+        with torch.no_grad():
+            model.lm_head.weight.mul_(factor)
+        model.save_pretrained(tmp_path)
+        bench.tokenizer.save_pretrained(tmp_path)
+        found = bench.loaded(str(tmp_path))
+        assert torch.equal(found.lm_head.weight, model.lm_head.weight)
+    asked = []
+    monkeypatch.setattr(auditors, "open_know", lambda model, _: asked.append(model))
+    monkeypatch.setattr(auditors, "ask", lambda opened: opened)
+    for key in ("a", "a", "b"):
+        auditors._who_has_what(Case("demo/full", bench, key))
+    assert asked == ["demo/full"] * 2
+
+
+def test_a_submission_is_read_by_its_own_registry_and_on_as_many_facts(gym, tmp_path, monkeypatch):
+    path, place = tmp_path / "mine.py", tmp_path / "models.toml"
+    path.write_text(
+        "from lensaudit.gym import recipe\n"
+        "@recipe('unmade', truth='absent', how='for this test')\n"
+        "def unmade(ground, strength): ...\n"
+    )
+    room = importlib.import_module("lensaudit.gym.scoring")
+    monkeypatch.setattr(room, "make", lambda *_, **__: [next(models_in(gym))])
+    monkeypatch.setattr(room, "score", lambda *_, **__: None)
+    monkeypatch.setattr(room, "rows_of", lambda *_, **__: [])
+    monkeypatch.setattr(room, "table", lambda _: [SimpleNamespace(auditor="uds")])
+    monkeypatch.setattr(room, "_submitted", lambda bench, *_: bench)
+    try:
+        (bench,) = room.submit(SubmitSettings(gym=gym, limit=8, registry=place), path)
+    finally:
+        registry.RECIPES.pop("unmade", None)
+    assert (bench.registry, bench.limit) == (place, 8)
 
 
 def copy_of_scores(gym, place):
@@ -378,6 +492,8 @@ def test_no_table_is_made_of_edited_scores(gym, tmp_path, capsys, how):
 
 
 OUTSIDE = """
+import numpy as np
+import torch
 from lensaudit.gym.registry import AuditorScore, auditor
 
 @auditor("theirs", reads="outputs", high_means="knows", source="here")
@@ -394,6 +510,19 @@ def theirs(case):
         ("return 0.5", "auditor theirs: gave 0.5, wanted a score or a reason"),
         ("return AuditorScore(float('nan'))", "auditor theirs: gave AuditorScore(score=nan"),
         ("return AuditorScore(None)", "wanted a score or a reason"),
+        ("return AuditorScore(torch.tensor(0.5), {0: np.float32(0.5)})", None),
+        ("return AuditorScore(True)", "score: found True, wanted a number"),
+        ("return AuditorScore('0.5')", "score: found '0.5', wanted a number"),
+        ("return AuditorScore(10**400)", "auditor theirs: gave"),
+        ("return AuditorScore(0.5, {0: True})", "wanted a number"),
+        ("return AuditorScore(0.5, {0: None})", "wanted a number"),
+        ("return AuditorScore(0.5, {0: float('nan')})", "wanted a finite number"),
+        ("return AuditorScore(0.5, {'a': 1.0})", "wanted a whole number"),
+        ("return AuditorScore(0.5, [1.0])", "facts: found [1.0], wanted"),
+        ("return AuditorScore(0.5, ci95=(0.1,))", "ci95"),
+        ("return AuditorScore(None, why=5)", "why: found 5, wanted a text"),
+        ("return AuditorScore(0.5, evidence={'patch': {}})", "has no 'source'"),
+        ("return AuditorScore(0.5, evidence={'mine': {}})", "its evidence cannot be read"),
     ],
 )
 def test_an_auditor_of_somebody_elses_gives_scores_or_the_reason(gym, tmp_path, does, why):
@@ -405,6 +534,8 @@ def test_an_auditor_of_somebody_elses_gives_scores_or_the_reason(gym, tmp_path, 
     assert len(rows) == len(MODELS) + 2
     for one in rows:
         assert (one.score == 0.5) if why is None else why in one.why
+    table(rows)
+    errors_of(rows)
 
 
 def test_an_auditor_of_an_installed_package_is_asked_by_its_name(gym, tmp_path, monkeypatch):

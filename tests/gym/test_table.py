@@ -6,6 +6,7 @@ from dataclasses import asdict, replace
 import pytest
 from support import verdict_support as made
 
+from lensaudit.errors import InputError
 from lensaudit.gym.table import (
     ANCHOR,
     ScoreRow,
@@ -183,6 +184,21 @@ def test_every_mechanism_has_its_words_and_the_bound_of_its_error():
     assert found["absent"].wrong.high == pytest.approx(1 - 0.025**0.2)
     assert found["held_masked"].held_out
     assert "| masked | hidden | 4 | 0 | 1 | 0 | 1/5 [" in text(document(rows))
+
+
+def test_models_of_which_no_word_is_wrong_bound_no_error():
+    rows = [*planted_gym(), *(told("hurt", "damaged", ABSENT, seed=seed) for seed in range(5))]
+    found = {one.mechanism: one for one in errors_of(rows).mechanisms}
+    # of 64 facts ten are more than a tenth, and one is less
+    assert counts(found["few"].wrong) == (0, 5)
+    assert (found["one"].wrong, found["hurt"].wrong) == (None, None)
+    assert "| one | partial | 0 | 0 | 5 | 0 | – |" in text(document(rows))
+
+
+def test_no_picture_is_drawn_of_absent_models_alone(tmp_path):
+    absent = [one for one in gym() if one.truth in ("absent", ANCHOR)]
+    with pytest.raises(InputError, match="wanted scores of models that know and of absent ones"):
+        document(absent, picture=tmp_path / "map.svg")
 
 
 def test_nulls_are_of_absent_models_of_the_chosen_mechanisms_alone():
