@@ -37,7 +37,7 @@ from lensaudit.models.quantize import quantise_in_place
 from lensaudit.patching.interventions import add, project_out
 from lensaudit.progress import Notice, Plan, unheard
 from lensaudit.results.keyed import keyed_document, write_keyed
-from lensaudit.results.manifest import manifest
+from lensaudit.results.manifest import manifest, signed_object
 from lensaudit.results.owner import claim
 from lensaudit.results.reading import null
 from lensaudit.results.run import RunResult
@@ -117,6 +117,8 @@ class OpenedHarness:
             found = run_tasks(model, tokenizer, self.tasks, self.folder, **how)
         asked = {"tasks": settings.tasks, "include": plain(settings)["include"]}
         listed = {one: file_sha256(Path(one)) for one in in_commas(settings.tasks) if is_file(one)}
+        names = [task_name(task) for task in self.tasks]
+        names += _beside(self.folder, names, self.identity, settings)
         manifest(
             COMMAND,
             kind="lm-eval",
@@ -124,10 +126,7 @@ class OpenedHarness:
             inputs={**self.made_of, **({"listed": listed} if listed else {})},
             device=self.conditions.device,
             started=started,
-        ).write(
-            self.folder,
-            [SUMMARY, *(file for task in self.tasks for file in _files(task_name(task)))],
-        )
+        ).write(self.folder, [SUMMARY, *(file for name in names for file in _files(name))])
         return found
 
 
@@ -234,7 +233,8 @@ def run_tasks(
 ) -> RunResult:
     """Run each task and write `<task>.json`, `<task>.samples.jsonl` and `LMEval_SUMMARY.json`.
 
-    A task whose file was made from the same model, arguments and task files is not run again.
+    A task whose file was made from the same model, arguments and task files is not run again; the
+    summary has the values of all such tasks in the folder, also of those that are not asked.
 
     Args:
         model: a causal transformers model, hooked or not, in eval mode.
@@ -252,7 +252,8 @@ def run_tasks(
     named = [(task_name(task), task) for task in tasks]
     manager = _manager(named, settings)
     make_folder(out)
-    values: dict[str, float | None] = {}
+    others = _beside(out, [name for name, _ in named], identity, settings)
+    values = {key: one for other in others.values() for key, one in values_of(other).items()}
     for name, task in named:
         path, samples = (out / file for file in _files(name))
         key = _key(task, identity, settings)
@@ -261,7 +262,8 @@ def run_tasks(
         if found is None:
             found = _run(model, tokenizer, task, settings, manager)
             write_jsonl(samples, found.pop("samples"))
-            write_keyed(path, {"schema": SCHEMA, "key": key, "task": name, **found})
+            asked = _plain(task if isinstance(task, str) else dict(task))
+            write_keyed(path, {"schema": SCHEMA, "key": key, "task": name, "asked": asked, **found})
         values |= values_of(found["results"])
     write_json(out / SUMMARY, values)
     return RunResult(settings.model, out, values)
@@ -269,7 +271,26 @@ def run_tasks(
 
 def _files(task: str) -> tuple[str, str]:
     """What is written of a task: its numbers, and each document."""
-    return f"{slug(task, 80)}.json", f"{slug(task, 80)}.samples.jsonl"
+    stem = slug(task, 80)
+    stem += "" if stem == task else f"-{digest(task)[:8]}"
+    return f"{stem}.json", f"{stem}.samples.jsonl"
+
+
+def _beside(
+    out: Path, names: Sequence[str], identity: Mapping[str, Any], settings: HarnessSettings
+) -> dict[str, Any]:
+    """By name the results of tasks in a folder that are not asked, and would not run again."""
+    found: dict[str, Any] = {}
+    for path in sorted(out.glob("*.json")):
+        with contextlib.suppress(InputError):
+            said = signed_object(path)
+            task: Task = said.get("asked") or str(said.get("task"))
+            name = task_name(task)
+            is_same = said.get("key") == _key(task, identity, settings)
+            whole = all((out / file).is_file() for file in _files(name))
+            if name not in names and is_same and whole:
+                found[name] = said["results"]
+    return found
 
 
 def values_of(results: Mapping[str, Mapping[str, Any]]) -> dict[str, float | None]:

@@ -1,6 +1,8 @@
 """Tasks of lm-evaluation-harness in one YAML file: names, and whole tasks as mappings."""
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
+from glob import glob
 from pathlib import Path
 from typing import Any
 
@@ -81,10 +83,27 @@ def _without_code() -> Any:
 
 
 def rows_of(task: Task) -> list[Path]:
-    """The local files whose rows a mapping asks; none of a name."""
-    rows = {} if isinstance(task, str) else task.get("dataset_kwargs")
-    named = rows.get("data_files") if isinstance(rows, Mapping) else None
-    return [one for one in map(Path, _texts(named)) if one.is_file()]
+    """The local files whose rows a mapping asks, by name, pattern or folder; none of a name."""
+    said: Mapping[str, Any] = {} if isinstance(task, str) else task
+    given = said.get("dataset_kwargs")
+    more: Mapping[str, Any] = given if isinstance(given, Mapping) else {}
+    places = (*_texts(said.get("dataset_path")), *_texts(more.get("data_dir")))
+    found = [one for text in _texts(more.get("data_files")) for one in _matching(text)]
+    return found + [one for place in places for one in _files_of(place)]
+
+
+def _matching(text: str) -> list[Path]:
+    """The file of this name, and the files that fit it as a pattern."""
+    names = dict.fromkeys([text, *sorted(glob(text, recursive=True))])
+    return [one for one in map(Path, names) if one.is_file()]
+
+
+def _files_of(place: str) -> list[Path]:
+    """The file of this name, or all below a folder; hidden ones hold no rows."""
+    top = Path(os.path.expanduser(place))
+    below = sorted(top.rglob("*")) if place and top.is_dir() else [top]
+    seen = (one for one in below if not any(n[0] == "." for n in one.relative_to(top).parts))
+    return [one for one in seen if one.is_file()]
 
 
 def task_name(task: Task) -> str:

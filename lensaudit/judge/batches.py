@@ -13,8 +13,17 @@ from typing import Any, Literal
 
 from lensaudit.errors import InputError, WorkError
 from lensaudit.files import read_json, read_text, write_bytes, write_json
-from lensaudit.judge.calls import Call, CallFailure, CallOutcome, Found, Pending, Reply, checked
-from lensaudit.judge.client import JudgeClient, open_client
+from lensaudit.judge.calls import (
+    Call,
+    CallFailure,
+    CallOutcome,
+    Found,
+    Pending,
+    Reply,
+    Spent,
+    checked,
+)
+from lensaudit.judge.client import JudgeClient, expected_usage, open_client
 from lensaudit.judge.endpoint import Endpoint
 from lensaudit.judge.jobs import JudgeJob, open_job
 from lensaudit.judge.settings import WORDS, BatchSettings, JudgeSettings, LogSettings
@@ -40,6 +49,8 @@ class BatchState:
     sent: tuple[SentBatch, ...] = ()
     failed: Mapping[str, str] = field(default_factory=dict)
     """Call -> why the server gave no answer."""
+    spent: Spent = field(default_factory=Spent)
+    """Of all calls so far, whichever process made them, but for batches that are open."""
     schema: Literal["judge-batch/1"] = "judge-batch/1"
 
     @property
@@ -109,7 +120,8 @@ def _collected(state: BatchState, job: JudgeJob) -> BatchState:
         one = replace(one, collected=one.status in ENDED)
         failed = _downloaded(one, job) if one.collected else {}
         sent = tuple(one if every is old else every for every in state.sent)
-        state = replace(state, sent=sent, failed={**state.failed, **failed})
+        spent = _asked(job)[0].budget.spent
+        state = replace(state, sent=sent, failed={**state.failed, **failed}, spent=spent)
         state.write(job.folder)
     return state
 
@@ -118,6 +130,7 @@ def _downloaded(one: SentBatch, job: JudgeJob) -> dict[str, str]:
     """Keep the answers of a batch; why calls have none."""
     client, server = _asked(job)
     failed: dict[str, str] = {}
+    answers: dict[str, Mapping[str, Any]] = {}
     own = str(one.batch_id)
     files = {"output": one.output_file, "errors": one.error_file}
     for kind, file_id in files.items():
@@ -131,18 +144,38 @@ def _downloaded(one: SentBatch, job: JudgeJob) -> dict[str, str]:
             failed |= ingest(text, job.pending, client)
         except InputError as error:
             raise WorkError(f"{path}: {error}; this is a fault of the server") from error
+        answers |= dict(result_rows(text))
+    for key, request in _requests(one, job.folder).items():
+        call = Call(client.endpoint.host, part(request, "body"))
+        client.budget.add(_used(answers.get(key, {}), call, client.endpoint))
     return failed
 
 
+def _used(row: Mapping[str, Any], call: Call, endpoint: Endpoint) -> Spent:
+    """What a call of a batch used; the server bills none of which it has no answer."""
+    reply = _outcome(row, call, endpoint)
+    if isinstance(reply, Reply):
+        return reply.usage or replace(expected_usage(call), n_estimated=1)
+    if part(row, "response").get("status_code") == 200:
+        return replace(expected_usage(call), n_estimated=1, n_failed=1)
+    return Spent(1, n_failed=1)
+
+
 def _sent_keys(state: BatchState, folder: Path) -> set[str]:
-    keys: set[str] = set()
-    for one in state.sent:
-        path = folder / one.requests
-        content = read_text(path)
-        if hashlib.sha256(content.encode()).hexdigest() != one.sha256:
-            raise WorkError(f"{path}: is not the file that was sent; use another --out")
-        keys |= {key for key, _ in result_rows(content)}
-    return keys
+    return {key for one in state.sent for key in _requests(one, folder)}
+
+
+def _requests(one: SentBatch, folder: Path) -> dict[str, Mapping[str, Any]]:
+    """Requests of a batch by the key of their call, from the file that was sent.
+
+    Raises:
+        WorkError: the file was changed since.
+    """
+    path = folder / one.requests
+    content = read_text(path)
+    if hashlib.sha256(content.encode()).hexdigest() != one.sha256:
+        raise WorkError(f"{path}: is not the file that was sent; use another --out")
+    return dict(result_rows(content))
 
 
 def _submitted(state: BatchState, job: JudgeJob, calls: Sequence[Call]) -> list[SentBatch]:
@@ -154,9 +187,11 @@ def _submitted(state: BatchState, job: JudgeJob, calls: Sequence[Call]) -> list[
                 f"nothing was sent: {problem} at request {at} of {len(calls)}; "
                 "use --limit, or raise the cap"
             )
+    for call in calls:  # what they use is counted when they are collected
+        client.budget.settle(call, Spent())
     again = {one.key for one in calls}
     failed = {key: why for key, why in state.failed.items() if key not in again}
-    state = replace(state, failed=failed)
+    state = replace(state, failed=failed, spent=client.budget.spent)
     for content in shards(request_lines(calls)):
         name = f"batch-requests-{len(state.sent) + 1}.jsonl"
         write_bytes(job.folder / name, content)
@@ -289,6 +324,8 @@ def batch_job(
     if settings.by.startswith(WORDS):
         raise InputError(f"--by {settings.by} asks nobody; use `lensaudit judge run`")
     with open_job(settings) as opened, opened.alone(tell) as job:
+        if known := read_state(job.folder):
+            _asked(job)[0].budget.add(known.spent)
         while True:
             found, running, n_sent = advance(job, resubmit=resubmit)
             # what failed again after being sent again is not sent a third time

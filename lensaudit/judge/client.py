@@ -109,8 +109,9 @@ class Capability:
 
 
 def expected_usage(call: Call) -> Spent:
-    """What a call may take: its characters over 3, and all the tokens it allows."""
-    tokens_in = math.ceil(sum(map(len, call.texts)) / _CHARS_PER_TOKEN) + _MESSAGE_TOKENS
+    """What a call may take: its bytes over 3, and all the tokens it allows."""
+    n_bytes = sum(len(text.encode("utf-8", "replace")) for text in call.texts)
+    tokens_in = math.ceil(n_bytes / _BYTES_PER_TOKEN) + _MESSAGE_TOKENS
     return Spent(1, tokens_in, call.max_tokens)
 
 
@@ -140,6 +141,11 @@ class Budget:
         """Replace the reservation of a call by what it used."""
         with self._lock:
             self._used = self._used - expected_usage(call) + used
+
+    def add(self, used: Spent) -> None:
+        """Count calls that were made elsewhere: in a batch, or by an earlier process."""
+        with self._lock:
+            self._used = self._used + used
 
     def cost(self, used: Spent) -> float:
         """What tokens cost; prices are per million, in any currency."""
@@ -540,7 +546,9 @@ def _probed(
     return outcome
 
 
-_CHARS_PER_TOKEN = 3.0
-"""Lower than the usual 4: a reservation should not be too small."""
+_BYTES_PER_TOKEN = 3.0
+"""Lower than the usual 4 of English: a reservation should not be too small.
+
+Bytes, because a character of other scripts takes a token or more."""
 _MESSAGE_TOKENS = 12
 """What chat templates add."""

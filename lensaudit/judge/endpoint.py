@@ -45,8 +45,12 @@ class Endpoint:
 
     @property
     def host(self) -> str:
-        """Host and port: what caches and results name."""
-        return urlsplit(self.base_url).netloc
+        """Host, port and any path but `/v1`, by which a gateway tells its providers apart.
+
+        Caches and results name it.
+        """
+        parts = urlsplit(self.base_url)
+        return parts.netloc + ("" if parts.path == "/v1" else parts.path)
 
     def redacted(self, text: str) -> str:
         """Text of the server without the key, or anything that looks like one."""

@@ -96,10 +96,9 @@ class JudgeJob:
 
     @property
     def digest(self) -> str:
-        """Content hash of what is judged."""
-        return digest(
-            [[one.context, one.idx, one.question, one.truth, one.answer] for one in self.items]
-        )
+        """Content hash of what is judged, and of what its interval counts."""
+        wanted = ("context", "idx", "question", "truth", "answer", "entity", "group")
+        return digest(list(map(list, map(operator.attrgetter(*wanted), self.items))))
 
     @property
     def status(self) -> dict[str, int]:

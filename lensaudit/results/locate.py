@@ -11,12 +11,12 @@ from typing import Any
 
 from lensaudit.errors import InputError
 from lensaudit.files import read_json
-from lensaudit.results.integrity import check_result
+from lensaudit.results.integrity import check_result, is_whole
 from lensaudit.results.kinds.eval import read_eval
 from lensaudit.results.kinds.patch import read_patch
 from lensaudit.results.kinds.rtt import in_table
 from lensaudit.results.kinds.table import KINDS, Kind, record_in
-from lensaudit.results.manifest import MANIFEST, MANIFESTS, manifests_of
+from lensaudit.results.manifest import BEGUN, MANIFEST, MANIFESTS, manifests_of
 from lensaudit.results.reading import JsonObject, csv_rows, json_object, part
 
 _BY_NAME: Sequence[Kind] = ("patch", "eval", "steering", "traits", "relearn", "curve")
@@ -132,9 +132,25 @@ def _in_folder(top: Path) -> tuple[list[Found], list[LeftOut]]:
         traces = [name for name in _TRACES if name in names]
         if traces and not here and COLLECTED not in names:
             is_model = any(name.endswith(".safetensors") for name in names)
-            why = _MODEL if is_model else UNFINISHED.format(traces[0])
-            left.append(LeftOut(str(folder), why, unfinished=not is_model))
+            why = _MODEL if is_model else _other(folder, traces)
+            told = why or UNFINISHED.format(traces[0])
+            left.append(LeftOut(str(folder), told, unfinished=not why))
     return found, left
+
+
+def _other(folder: Path, traces: Sequence[str]) -> str:
+    """The finished result of a kind that is not read here, in words; empty where there is none.
+
+    Its manifest fits its files and answers for all `traces`: otherwise a run may have been cut.
+    """
+    if not is_whole(folder) or (folder / BEGUN).exists():
+        return ""
+    made = json_object(folder / MANIFEST)
+    files, command, kind = part(made, "files"), made.get("command"), made.get("kind")
+    is_other = files and command and kind not in (None, "", *KINDS)
+    if not is_other or not {MANIFEST, *files}.issuperset(traces):
+        return ""
+    return f"a result of `{command}`; no verdict is made from it"
 
 
 def folders_below(

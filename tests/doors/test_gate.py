@@ -9,6 +9,7 @@ from support import verdict_support as made
 from lensaudit.cli.main import run
 from lensaudit.doors.gate import Policy, gate, read_policy
 from lensaudit.errors import InputError
+from lensaudit.results.manifest import manifest
 from lensaudit.verdict.collect import verdicts
 
 
@@ -303,6 +304,29 @@ def test_an_unfinished_result_fails_and_every_format_names_it(folder, tmp_path, 
     assert [suite.get(name) for name in ("tests", "failures", "skipped")] == ["2", "1", "0"]
     assert [one.tag for case in suite for one in case] == ["failure"]
     assert json.loads(said["json"])["left_out"][0]["unfinished"] is True
+
+
+def test_a_finished_result_that_no_verdict_is_made_from_does_not_fail(folder, tmp_path, capsys):
+    policy, ability = tmp_path / "policy.toml", folder.parent / "ability"
+    policy.write_text("")
+    ability.mkdir()
+    (ability / "arc.json").write_text("{}")
+    how = {"options": {}, "inputs": {}, "device": "cpu", "started": 0.0}
+    manifest("lm-eval", kind="lm-eval", **how).write(ability, ["arc.json"])
+    arguments = ["verdict", str(folder.parent), "--gate", str(policy)]
+    assert run(arguments) == 0
+    said = capsys.readouterr().out
+    assert f"left out  {ability}: a result of `lm-eval`; no verdict is made from it" in said
+    # one that was begun again or damaged, and a manifest without a kind, may be of any run
+    (ability / "begun.json").write_text("{}")
+    assert run(arguments) == 4
+    (ability / "begun.json").unlink()
+    (ability / "arc.json").unlink()
+    assert run(arguments) == 4
+    (ability / "arc.json").write_text("{}")
+    assert run(arguments) == 0
+    manifest("lm-eval", **how).write(ability, ["arc.json"])
+    assert run(arguments) == 4
 
 
 def test_results_behind_a_link_count_and_one_that_is_named_twice_counts_once(folder, tmp_path):

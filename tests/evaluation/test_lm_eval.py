@@ -4,6 +4,7 @@ import copy
 import json
 import shutil
 import socket
+from contextlib import nullcontext
 from functools import partial
 
 import pytest
@@ -15,7 +16,7 @@ from support.lm_eval_tasks import demo_rows, write_tasks
 from lensaudit.cli.main import run
 from lensaudit.doors import lmeval
 from lensaudit.doors.lmeval import run_tasks, values_of
-from lensaudit.doors.task_files import files_of, tasks_named
+from lensaudit.doors.task_files import files_of, rows_of, tasks_named
 from lensaudit.evaluation.settings import HarnessSettings
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import load_tokenizer, open_checkpoint
@@ -129,6 +130,65 @@ def test_rows_of_a_task_that_lie_elsewhere_decide_too(tmp_path):
     before = lmeval._key(**asked)
     rows.write_text('{"question": "where?"}\n')
     assert lmeval._key(**asked) != before
+
+
+def test_rows_in_a_folder_or_of_a_pattern_decide_too(tmp_path):
+    for name in ("rows/a.jsonl", "rows/deep/b.jsonl", "rows/.cache/c.jsonl"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("{}")
+    rows, pattern = tmp_path / "rows", str(tmp_path / "rows" / "**" / "*.jsonl")
+    both = [rows / "a.jsonl", rows / "deep" / "b.jsonl"]
+    for said in (
+        {"dataset_path": str(rows)},
+        {"dataset_path": "json", "dataset_kwargs": {"data_dir": str(rows)}},
+        {"dataset_path": "json", "dataset_kwargs": {"data_files": {"test": [pattern]}}},
+    ):
+        assert rows_of({"task": "own", **said}) == both
+        how = {"task": {"task": "own", **said}, "identity": {}, "settings": ASKED()}
+        before = lmeval._key(**how)
+        both[1].write_text(f"{both[1].read_text()}\n")
+        assert lmeval._key(**how) != before
+    assert rows_of({"task": "own", "dataset_path": "someone/rows"}) == []
+
+
+def test_tasks_whose_names_read_alike_have_files_of_their_own():
+    names = ["own", "Own", "首都", "颜色", "a/b", "a b", "x" * 90, "x" * 91]
+    files = [file for name in names for file in lmeval._files(name)]
+    assert len(set(files)) == len(files)
+    assert lmeval._files("own") == ("own.json", "own.samples.jsonl")
+
+
+def test_the_summary_has_every_task_of_the_folder_that_was_asked_the_same(tmp_path, monkeypatch):
+    rows, out, ran = tmp_path / "rows.jsonl", tmp_path / "out", []
+    rows.write_text("{}")
+    whole = {"task": "whole", "dataset_kwargs": {"data_files": str(rows)}}
+
+    def made(model, tokenizer, task, settings, manager):
+        ran.append(lmeval.task_name(task))
+        return {"results": {ran[-1]: {"acc,none": 0.5}}, "samples": []}
+
+    monkeypatch.setattr(lmeval, "_manager", lambda *_: None)
+    monkeypatch.setattr(lmeval, "_run", made)
+    monkeypatch.setattr(lmeval, "edited", lambda *_: nullcontext((None, None)))
+    checkpoint = open_checkpoint(resolve("demo/retain", load_registry()))
+    conditions = conditions_of(checkpoint, dtype="float32", device="cpu")
+
+    def run_on(*tasks, **how):
+        asked = ASKED(**how)
+        opened = lmeval.OpenedHarness(asked, out, checkpoint, conditions, None, tasks)
+        found = opened.run(lambda line: None).summary
+        assert found == summary(out)
+        files = json.loads((out / "manifest.json").read_text())["files"]
+        return {one.partition("/")[0] for one in found}, {one for one in files if "samples" in one}
+
+    run_on("own", whole)
+    both = ({"own", "whole"}, {"own.samples.jsonl", "whole.samples.jsonl"})
+    assert run_on("own") == both
+    assert ran == ["own", "whole"]
+    rows.write_text("{}\n")  # what the other task was asked is not so any more
+    assert run_on("own") == ({"own"}, {"own.samples.jsonl"})
+    assert run_on(whole) == both
+    assert run_on("own", num_fewshot=1) == ({"own"}, {"own.samples.jsonl"})
 
 
 def test_the_device_that_is_named_is_taken(monkeypatch):

@@ -2,6 +2,7 @@ import json
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 from support.judge_server import Answer
@@ -15,6 +16,7 @@ from lensaudit.judge.batches import (
     read_state,
     shards,
 )
+from lensaudit.judge.calls import Reply, Spent
 from lensaudit.judge.jobs import run_job
 from lensaudit.judge.settings import BatchSettings, LogSettings
 from lensaudit.judge.transport import EndpointError
@@ -209,6 +211,33 @@ def test_a_budget_is_checked_before_anything_is_uploaded(stub_of, job_on, client
     with pytest.raises(InputError, match=r"nothing was sent: --max-calls 6 .* request 7 of 7"):
         batch_job(job_on(stub, max_calls=6))
     assert "POST /v1/files" not in stub.paths
+
+
+def test_what_batches_used_is_counted_whoever_collects_them(stub_of, job_on, client_of, tmp_path):
+    stub = stub_of(n_batch_errors=2)
+    job = job_on(stub, price_in=2.0, price_out=8.0, max_calls=7)
+    client_of(stub).capability()
+    batch_job(job)
+    stub._queue.append("no-usage")
+    while (found := batch_job(job)[0]) is None:  # each time as a process of its own
+        pass
+    replies = [one for one in found.found.values() if isinstance(one, Reply)]
+    spent = found.record.spent
+    used = sum((one.usage for one in replies if one.usage), Spent())
+    assert found.record.calls == {"asked": 7, "cached": 0, "failed": 2}
+    assert (len(replies), spent["n_estimated"]) == (5, 1)
+    assert spent["tokens_in"] > used.tokens_in > 0
+    assert spent["cost"] == pytest.approx((spent["tokens_in"] * 2 + spent["tokens_out"] * 8) / 1e6)
+    assert batch_job(job)[0].record.spent == spent
+    # what was used counts for the cap
+    with pytest.raises(InputError, match=r"nothing was sent: --max-calls 7 .* request 1 of 2"):
+        to_the_end(job, resubmit=True)
+    whole = to_the_end(replace(job, max_calls=9), resubmit=True).record
+    assert whole.calls == {"asked": 9, "cached": 0, "failed": 4}
+    client_of(stub, cache=tmp_path / "other.sqlite").capability()
+    other = replace(job, out=tmp_path / "other", cache=tmp_path / "other.sqlite")
+    stub._queue.append("no-usage")
+    assert to_the_end(other).record.spent == spent
 
 
 def test_a_server_without_batches_is_one_line(stub_of, job_on):

@@ -20,6 +20,13 @@ def test_a_reservation_is_no_smaller_than_what_comes():
     assert expected_usage(call()) == Spent(1, 112, 10)
 
 
+def test_a_script_of_longer_characters_reserves_more():
+    # 100 characters of 3 bytes; half of a surrogate pair counts as one
+    texts = ("首" * 100, "я" * 150, "x" * 299 + "\ud800")
+    asked = [Call("host", {"prompt": text, "max_tokens": 10}) for text in texts]
+    assert [expected_usage(one) for one in asked] == [Spent(1, 112, 10)] * 3
+
+
 def test_input_and_output_have_their_own_price():
     # 1000 * 2 / 1e6 + 100 * 8 / 1e6
     budget = Budget(JudgeAccess(price_in=2.0, price_out=8.0))

@@ -107,6 +107,21 @@ def test_a_finished_run_is_read_and_its_plan_says_so(stub_of, rows, capsys, tmp_
             assert "nothing to do" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [('"entity": "town 0"', '"entity": "city"'), ('"idx": 0', '"idx": 0, "group": 1')],
+)
+def test_another_entity_or_group_is_another_run(rows, capsys, tmp_path, old, new):
+    command = ["judge", "run", rows, "--out", "out", "--by", "words:entity"]
+    assert run(command) == 0
+    log = tmp_path / rows
+    log.write_text(log.read_text().replace(old, new))
+    assert run(command) == 2
+    assert "holds the result of another run (texts" in capsys.readouterr().err
+    assert run([*command, "--force"]) == 0
+    assert "nothing to do" not in capsys.readouterr().err
+
+
 def test_a_run_opens_its_log_once(stub_of, rows, monkeypatch):
     read_before, opened, stub = jobs.read_items, [], stub_of()
 

@@ -12,7 +12,7 @@ from support.judge_server import Answer, error
 
 from lensaudit.cli.main import run
 from lensaudit.errors import InputError
-from lensaudit.judge.calls import ResponseCache
+from lensaudit.judge.calls import Call, ResponseCache, chat_call, user
 from lensaudit.judge.client import KIND, Capability
 from lensaudit.judge.endpoint import NO_KEY, Endpoint, check_url, is_local, open_endpoint, read_key
 from lensaudit.judge.transport import Transport
@@ -76,6 +76,16 @@ def test_a_key_is_not_sent_unencrypted(monkeypatch):
     with pytest.raises(InputError, match="unencrypted"):
         open_endpoint("m", "http://llm.example.org/v1", key_env="MY_KEY")
     assert open_endpoint("m", "http://10.0.0.5:8000/v1", key_env="MY_KEY").key == KEY
+
+
+def test_providers_behind_one_gateway_are_told_apart():
+    urls = ["https://gw/v1", "https://gw/one/v1", "https://gw/two/v1", "https://gw:8/v1"]
+    found = [Endpoint(url, "m") for url in urls]
+    assert [one.host for one in found] == ["gw", "gw/one/v1", "gw/two/v1", "gw:8"]
+    assert len({chat_call(one, (user("Q?"),), {}).key for one in found}) == 4
+    # answers that were paid for are found again
+    kept = Call("gw", {"model": "m", "messages": [user("Q?")]})
+    assert chat_call(found[0], (user("Q?"),), {}).key == kept.key
 
 
 @pytest.mark.parametrize(
