@@ -238,7 +238,10 @@ def summed_up(audit: DirectionsAudit, rows: Sequence[Mapping[str, Any]]) -> Dire
     # a refusal acts on the question; once the prefix is forced there may be nothing to restore
     decisive = {kind: audit.settings.score for kind in audit.kinds}
     decisive |= {"ablate": "said"} if sources == {"idk"} else {}
-    experiments = {kind: summary_of(kind, findings, plain, decisive[kind]) for kind in audit.kinds}
+    cap = audit.settings.kl_cap
+    experiments = {
+        kind: summary_of(kind, findings, plain, decisive[kind], kl_cap=cap) for kind in audit.kinds
+    }
     if "ablate" in experiments:
         experiments["ablate"] = replace(experiments["ablate"], direction_source=sorted(sources))
     return DirectionsRecord(
@@ -363,7 +366,12 @@ def _spread(findings: Sequence[Finding], score: str, gap: float) -> float | None
 
 
 def summary_of(
-    kind: Kind, findings: Sequence[Finding], plain: Mapping[str, pd.DataFrame], score: str
+    kind: Kind,
+    findings: Sequence[Finding],
+    plain: Mapping[str, pd.DataFrame],
+    score: str,
+    *,
+    kl_cap: float = math.inf,
 ) -> Experiment:
     """The numbers of one experiment; None where a score has no gap to close."""
     tested = [one for one in findings if one.kind == kind and one.stage == "score"]
@@ -409,7 +417,13 @@ def summary_of(
         gap=math.fsum((rows["full"] - rows["unlearned"]).tolist()) / len(idx),
         dose_spearman=rank_correlation(doses) if kind == "clamp" else None,
     )
-    return replace(experiment, warnings=_warnings(experiment), reading=reading(kind, experiment))
+    warnings = _warnings(experiment)
+    if kind == "ablate" and (n := sum((one.kl_retain or 0.0) > kl_cap for one in main)):
+        warnings.append(
+            f"in {n} of {len(main)} folds every setting changes retain answers by more than kl-cap "
+            f"{kl_cap:g}: the one that changes them least is taken"
+        )
+    return replace(experiment, warnings=warnings, reading=reading(kind, experiment))
 
 
 _CHOSEN = ("fold", "arm", "role", "layer", "strength", "variant", "seed")
@@ -454,7 +468,8 @@ def reading(kind: Kind, experiment: Experiment) -> str:
     if "direction" not in known:
         return f"Not scored: {experiment.unscored}."
     main, general = known["direction"], known.get("retain_derived")
-    controls = {name: known[arm] for arm, name in CONTROLS.items() if arm in known}
+    # a control that was run and has no value is no control that was beaten
+    controls = {name: one for arm, name in CONTROLS.items() if (one := scored.get(arm))}
     if kind == "clamp":
         drawn = known.get("random_sufficiency")
         into_full = {"random directions into full": drawn} if drawn else {}

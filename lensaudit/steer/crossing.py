@@ -54,6 +54,7 @@ from lensaudit.steer.trait import (
     Trait,
     crossed_folder,
     found_in,
+    swept_by,
     traits_of,
 )
 from lensaudit.text import digest, slug
@@ -219,17 +220,20 @@ def chosen_for(settings: CrossSettings, trait: Trait, job: Steering) -> Level | 
     record: CoefficientSweep | LayerSweep = Found("steering", place).record
     chosen = record.chosen
     if isinstance(record, CoefficientSweep):
+        command, hashes = "eval", {record.vector.get("hash")}
         layer, coefficient = record.layer, chosen and chosen.setting
     else:
-        layer = chosen and chosen.layer
+        command, hashes, layer = "sweep", swept_by(place), chosen and chosen.layer
         at_layer = None if layer is None else record.layers.get(str(layer))
         coefficient = at_layer and at_layer.coefficient
     if layer is None or not coefficient:
         return f"in {place.name} no coherent setting moves it"
     path = folder / VECTORS / f"{record.method}_layer{layer}.safetensors"
     vector = job.loaded(path)
-    if isinstance(record, CoefficientSweep) and record.vector.get("hash") != vector.hash():
-        raise InputError(f"{path}: is not the vector of {place}; run `lensaudit steer eval` again")
+    if vector.hash() not in hashes:
+        raise InputError(
+            f"{path}: is not the vector of {place}; run `lensaudit steer {command}` again"
+        )
     if vector.weights and vector.weights != job.checkpoint.weights:
         job.notice(f"{path}: was extracted from {vector.model}, not from {settings.name}")
     return Level(f"by_{slug(trait.name)}", vector, float(coefficient))

@@ -23,9 +23,9 @@ def draws_of(keys: Sequence[str], *, n_steps: int, seed: int, temperature: float
         temperature: 0 takes the likeliest token.
 
     Raises:
-        ValueError: a negative temperature.
+        ValueError: a negative temperature, or NaN.
     """
-    if temperature < 0:
+    if not temperature >= 0:  # NaN too
         raise ValueError("draws: wanted a temperature from 0")
     if temperature == 0:
         return likeliest

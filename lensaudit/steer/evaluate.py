@@ -193,10 +193,13 @@ def chosen_on_dev(
 ) -> ChosenSetting | None:
     """The coherent setting that is strongest on one half of the questions, reported on the other.
 
-    `delta` is paired: per question, against the baseline; its interval is by questions.
+    The baseline where none is stronger. `delta` is paired: per question, against the baseline; its
+    interval is by questions.
     """
     dev, test = halves(questions, seed)
-    best = strongest(coherent_only({k: v.only(dev) for k, v in levels.items()}), polarity)
+    # first: of equal ones the baseline, which leaves the model as it is
+    order = {0.0: levels[0.0], **levels}
+    best = strongest(coherent_only({k: v.only(dev) for k, v in order.items()}), polarity)
     if best is None:
         return None
     report, base = levels[best].only(test), levels[0.0].only(test)

@@ -40,6 +40,7 @@ from lensaudit.steer.estimators import (
     accuracy,
     direction_of,
     load_vector,
+    mean_difference,
     mean_separation,
     save_vector,
     separation,
@@ -325,13 +326,14 @@ def held_out(
 ) -> Separation | None:
     """Mean classification scores over folds whose rows the direction did not see.
 
-    None where no fold leaves rows of both kinds on both sides.
+    A fold counts that has rows of both kinds on both sides, and seen rows that differ in their
+    means; None where there is no such fold.
     """
     scores = []
     for fold in sorted(set(contrast.fold.tolist())):
         seen = contrast.sides(column, lambda row, fold=fold: int(contrast.fold[row]) != fold)
         held = contrast.sides(column, lambda row, fold=fold: int(contrast.fold[row]) == fold)
-        if min(len(side) for side in (*seen, *held)) < 1:
+        if min(len(side) for side in (*seen, *held)) < 1 or not mean_difference(*seen).norm() > 0:
             continue
         generator = torch.Generator().manual_seed(seed)
         paired = contrast.paired and len(seen[0]) == len(seen[1])

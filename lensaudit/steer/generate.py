@@ -10,6 +10,7 @@ Edits, of steering and of ablation, wait for their positions: a run of the model
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, Literal, get_args, overload
 
 import torch
@@ -179,11 +180,43 @@ def texts_of(call: str, prompts: Any) -> tuple[str, ...]:
     return tuple(texts)
 
 
+def _plain(one: Any) -> Any:
+    """The number that a tensor or array without axes holds; anything else as it is."""
+    return one.item() if getattr(one, "ndim", None) == 0 else one
+
+
 def _numbers(strength: Any) -> tuple[float, ...]:
-    several = [strength] if isinstance(strength, int | float) else strength
-    if not isinstance(several, Iterable) or not all(isinstance(x, int | float) for x in several):
+    several = strength if isinstance(strength, Iterable) else [strength]
+    found = tuple(map(_plain, several))
+    if not all(isinstance(one, int | float) for one in found):
         raise InputError(f"steer: found strength {strength!r:.60}, wanted a number or several")
-    return tuple(several)
+    return found
+
+
+def _directions(model: TransformerBridge, found: Any) -> dict[int, Float[Tensor, " d_model"]]:
+    """What is added, by layer, in float32.
+
+    Raises:
+        InputError: no mapping, a layer or width that the model lacks, or no numbers.
+    """
+    if not isinstance(found, Mapping):
+        raise InputError("steer: directions are no mapping; wanted {layer: direction}")
+    for layer in found:
+        if not isinstance(layer, Integral) or isinstance(layer, bool):
+            raise InputError(f"steer: found layer {layer!r:.60}, wanted a whole number")
+    check_layers(model, found)
+    config: Any = model.original_model.config
+    try:
+        added = {int(at): torch.as_tensor(one).to(torch.float32) for at, one in found.items()}
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(f"steer: a direction is no list of numbers ({error})") from error
+    for direction in added.values():
+        if direction.shape != (config.hidden_size,):
+            raise InputError(
+                f"steer: a direction of {tuple(direction.shape)}, wanted ({config.hidden_size},), "
+                "the width of the stream"
+            )
+    return added
 
 
 @overload
@@ -240,28 +273,20 @@ def steer(
 
     Raises:
         InputError: no prompt, an empty one, a layer or width that the model lacks, no such rule of
-            where, or something of another kind.
+            where, a temperature below 0, or something of another kind.
         WorkError: logits are not finite.
     """
     if where not in get_args(Where):
         raise InputError(f"steer(where={where!r}): wanted one of {', '.join(get_args(Where))}")
+    strength, temperature = _plain(strength), _plain(temperature)
+    if not isinstance(temperature, int | float) or not temperature >= 0:
+        raise InputError(f"steer(temperature={temperature!r:.60}): wanted a number from 0")
     texts, strengths = texts_of("steer", prompts), _numbers(strength)
     model = bridged(model, "steer")
-    if not isinstance(directions, Mapping):
-        raise InputError("steer: directions are no mapping; wanted {layer: direction}")
     ids = [tuple(model.tokenizer(text)["input_ids"]) for text in texts]
     if not ids or not all(ids):
         raise InputError("steer: an empty prompt; wanted at least one token")
-    hf: Any = model.original_model
-    width = hf.config.hidden_size
-    check_layers(model, directions)
-    added = {at: torch.as_tensor(one).to(torch.float32) for at, one in directions.items()}
-    for direction in added.values():
-        if direction.shape != (width,):
-            raise InputError(
-                f"steer: a direction of {tuple(direction.shape)}, wanted ({width},), the width of "
-                "the stream"
-            )
+    added = _directions(model, directions)
     draws = draws_of(texts, n_steps=max_new_tokens, seed=seed, temperature=temperature)
     options = {"max_new_tokens": max_new_tokens, "stop": ends_of(model), "draws": draws}
 

@@ -20,6 +20,7 @@ from lensaudit.results.locate import Found
 from lensaudit.results.manifest import signed_object
 from lensaudit.scores.means import mean_known
 from lensaudit.steer.correlations import pearson
+from lensaudit.steer.trait import swept_by
 
 Shape = Literal["flat", "between", "peaked"]
 FLAT, PEAKED = 3.0, 9.0
@@ -43,7 +44,7 @@ class LayerProfile:
     shape: Shape | None
     by_steering: int | None
     """Layer of the largest change in the direction of the polarity among coherent ones; None: not
-    swept, or nothing moved."""
+    swept by these vectors, or nothing moved."""
     steering_peak: float | None
     """That change minus its mean over layers, points of 100."""
     best_by: Mapping[str, int | None]
@@ -83,7 +84,7 @@ class LayerReport:
     """Of the scores and formulas with what steering did."""
     drops: list[Drops]
     left_out: list[str]
-    """Folders that could not be read, and why."""
+    """Folders that could not be read and sweeps by other vectors, and why."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,8 @@ class _Point:
     scores: Mapping[str, float]
     moved: float | None
     coherent: bool
+    is_other: bool
+    """Whether the sweep of its layer steered by another vector."""
 
 
 def layer_report(folder: Path) -> LayerReport:
@@ -119,6 +122,11 @@ def layer_report(folder: Path) -> LayerReport:
             f"{folder}: no vector has held-out scores; run `lensaudit steer extract` again with "
             "more questions"
         )
+    other = dict.fromkeys((one.trait, one.method) for one in points if one.is_other)
+    left += [
+        f"{trait}, {method}: what `steer sweep` found, by other vectors than these; run it again"
+        for trait, method in other
+    ]
     learned = [one for one in points if one.method != "random"]
     steered = [one for one in learned if one.moved is not None]
     kinds = dict.fromkeys((one.trait, one.method) for one in learned)
@@ -153,13 +161,15 @@ def _points(folder: Path) -> list[_Point]:
     """The vectors of a trait that have held-out scores, with what a sweep did by them."""
     place, points = folder / "layer_sweep.json", []
     swept: LayerSweep | None = Found("steering", place).record if place.exists() else None
+    hashes = swept_by(place) if swept else frozenset()
     for path in sorted((folder / "vectors").glob("*.json")):
         said = signed_object(path)
         scores = {k: v for k, v in (said.get("scores") or {}).items() if v is not None}
         if not scores:
             continue
         layers = swept.layers if swept and swept.method == said["method"] else {}
-        moved, coherent = _steered(swept, layers.get(str(said["layer"])))
+        at_layer, is_known = layers.get(str(said["layer"])), said.get("hash") in hashes
+        moved, coherent = _steered(swept, at_layer if is_known else None)
         points.append(
             _Point(
                 trait=said["trait"],
@@ -168,6 +178,7 @@ def _points(folder: Path) -> list[_Point]:
                 scores=scores,
                 moved=moved,
                 coherent=coherent,
+                is_other=at_layer is not None and not is_known,
             )
         )
     return points

@@ -19,6 +19,11 @@ _EDITED = {
     ),
 }
 """What is done with a direction -> what all of the recovery shows, and what none of it does."""
+_KNOWS_ANYWAY = (
+    "Undecided: the never-trained model is not behind full, so what it knows anyway cannot be told "
+    "from what was hidden."
+)
+"""Of a control without a value: there is no gap that the direction could close."""
 
 
 def direction_edited(
@@ -32,7 +37,8 @@ def direction_edited(
     Args:
         kind: whether the direction is added or taken away.
         found: recovery under the direction.
-        controls: what holds nothing of the facts' hiding: random directions, another model.
+        controls: what holds nothing of the facts' hiding: random directions, another model. One
+            without a value, of a model that is not behind `full`, leaves what comes back undecided.
         general: under a direction from retain questions. It holds none of the facts, so answers
             that it brings back were there as well; but then the direction is not of these facts.
 
@@ -43,12 +49,14 @@ def direction_edited(
     """
     strong, weak = _EDITED[kind]
     as_well, of_others = _as_well(found, controls), _as_well(found, _named(general))
-    if as_well is None and _is_strong(found, controls):
-        said = strong if of_others is None else f"{strong} So does {of_others}."
-    elif found.most <= WEAK:
+    if found.most <= WEAK:
         said = weak
     elif found.least <= 0:
         said = f"Undecided: recovery {shown(found)} holds 0."
+    elif not _all_known(controls):
+        said = _KNOWS_ANYWAY
+    elif as_well is None and _is_strong(found, controls):
+        said = strong if of_others is None else f"{strong} So does {of_others}."
     elif (less := as_well or of_others) is not None:
         said = f"Recovery {shown(found)} is not shown to be more than under {less}."
     else:
@@ -73,14 +81,16 @@ def component_clamped(
         return with_reason(f"{both}; sufficiency is not scored.", necessity)
     both += f", sufficiency {shown(sufficiency)}"
     as_well = _as_well(necessity, controls) or _as_well(sufficiency, into_full or {})
-    if as_well is None and _is_strong(necessity, controls) and sufficiency.least >= STRONG:
-        said = "This one component is the mechanism of the unlearning."
-    elif necessity.most <= WEAK and sufficiency.least >= STRONG:
+    if necessity.most <= WEAK and sufficiency.least >= STRONG:
         said = "The component can hide the answers, but is not what hides them."
     elif necessity.most <= WEAK and sufficiency.most <= WEAK:
         said = "No one component: the unlearning is distributed, or the answers are erased."
     elif necessity.least <= 0 or sufficiency.least <= 0:
         said = f"Undecided: {both}; one of them may be 0."
+    elif not _all_known(controls):
+        said = _KNOWS_ANYWAY
+    elif as_well is None and _is_strong(necessity, controls) and sufficiency.least >= STRONG:
+        said = "This one component is the mechanism of the unlearning."
     elif (less := as_well or _as_well(necessity, _named(general))) is not None:
         said = f"{both}; not shown to be more than under {less}."
     else:
@@ -90,6 +100,10 @@ def component_clamped(
 
 def _named(general: Estimate | None) -> dict[str, Estimate]:
     return {} if general is None else {"a direction from retain questions": general}
+
+
+def _all_known(controls: Mapping[str, Estimate]) -> bool:
+    return all(one.value is not None for one in controls.values())
 
 
 def _is_strong(found: Estimate, controls: Mapping[str, Estimate]) -> bool:

@@ -13,8 +13,8 @@ from lensaudit.files import read_json
 from lensaudit.judge.calibrate import shipped_sets
 from lensaudit.judge.programmatic import PROGRAMMATIC
 from lensaudit.judge.prompts import OF_TRAITS, check_template
-from lensaudit.results.manifest import MANIFEST
-from lensaudit.results.reading import Flag, checked
+from lensaudit.results.manifest import MANIFEST, manifests_of
+from lensaudit.results.reading import Flag, checked, json_object, part
 from lensaudit.settings import in_commas, results_folder
 from lensaudit.steer.settings import (
     AskSettings,
@@ -301,6 +301,12 @@ def files_of(settings: AskSettings) -> tuple[str, str]:
     if isinstance(settings, EvalSettings):
         return "results.json", MANIFEST
     return "layer_sweep.json", f"layer_sweep_{MANIFEST}"
+
+
+def swept_by(place: Path) -> frozenset[str]:
+    """Hashes of the vectors that `steer sweep` steered by, as the manifest of its file has them."""
+    inputs = [part(json_object(place.parent / one), "inputs") for one in manifests_of(place)]
+    return frozenset(vector for one in inputs for vector in one.get("vectors", ()))
 
 
 def folder_of(settings: TraitSettings, trait: Trait) -> Path:

@@ -66,6 +66,34 @@ def test_steering_refuses_what_the_model_has_not(full, prompts, directions, said
         la.steer(full, prompts, directions)
 
 
+@pytest.mark.parametrize(
+    ("directions", "how", "said"),
+    [
+        ({}, {"temperature": math.nan}, r"steer\(temperature=nan\): wanted a number from 0"),
+        ({}, {"temperature": -1.0}, r"steer\(temperature=-1.0\): wanted a number from 0"),
+        ({}, {"temperature": "hot"}, r"steer\(temperature='hot'\): wanted a number from 0"),
+        ({}, {"strength": torch.ones(1, 1)}, "wanted a number or several"),
+        ({"3": torch.ones(64)}, {}, "found layer '3', wanted a whole number"),
+        ({True: torch.ones(64)}, {}, "found layer True, wanted a whole number"),
+        ({3: "x"}, {}, "a direction is no list of numbers"),
+        ({3: None}, {}, "a direction is no list of numbers"),
+        ([torch.ones(64)], {}, "directions are no mapping"),
+    ],
+)
+def test_steering_refuses_values_of_another_kind(full, directions, how, said):
+    with pytest.raises(InputError, match=said):
+        inspect.unwrap(la.steer)(full, "Who?", directions, **how)
+
+
+def test_a_tensor_without_axes_is_a_number(full):
+    steer, at = inspect.unwrap(la.steer), {8: torch.ones(64)}
+    one = steer(full, "Who?", at, strength=torch.tensor(3.0), max_new_tokens=4)
+    assert one == la.steer(full, "Who?", at, strength=3.0, max_new_tokens=4)
+    frame = steer(full, "Who?", at, strength=torch.tensor([0.0, 3.0]), max_new_tokens=4)
+    assert list(frame["strength"]) == [0.0, 3.0]
+    assert frame["steered"][1] == one.steered[0]
+
+
 def test_a_prompt_is_what_scores_read():
     row = la.forget_set("demo")[0]
     assert la.prompt("Who?") == "Question: Who?\nAnswer:"

@@ -3,6 +3,7 @@
 import json
 import shlex
 import shutil
+from pathlib import Path
 from statistics import fmean
 
 import pytest
@@ -191,15 +192,23 @@ def test_bad_input_is_one_line_before_any_work(there, capsys, traits, said, dry)
     assert not (there / "x").exists()
 
 
-def test_a_vector_that_became_another_is_refused(there, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize(("by", "file"), [("eval", "results.json"), ("sweep", "layer_sweep.json")])
+def test_a_vector_that_became_another_is_refused(there, tmp_path, monkeypatch, capsys, by, file):
     shutil.copytree(there, tmp_path / "world")
     monkeypatch.chdir(tmp_path / "world")
+    if by == "sweep":
+        sweep = f"sweep --model demo/full --trait declines.json {HOW} --questions 4"
+        assert steer(f"{sweep} --layers 8 --coefficient 2") == 0
+        (Path(VECTORS).parent / "results.json").unlink()
+    assert steer(f"{CROSS} --out x --dry-run") == 0
     other = SteeringVector(
         vector=torch.ones(64), layer=8, method="mean_diff", position="prompt_last"
     )
     save_vector(other, tmp_path / "world" / VECTORS)
     assert steer(f"{CROSS} --out x") == 2
-    assert "is not the vector of" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert f"is not the vector of {Path(VECTORS).parent / file}" in told
+    assert f"run `lensaudit steer {by}` again" in told
 
 
 def test_the_plan_counts_the_answers(there, capsys):

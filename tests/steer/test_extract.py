@@ -47,6 +47,15 @@ def test_what_questions_share_is_found_by_the_threshold_of_the_seen_rows():
     assert held_out(contrast([[1.0]], [[0.0]], [0, 0]), 0, "mean_diff") is None
 
 
+@pytest.mark.parametrize("method", ["mean_diff", "probe", "pca", "gradient", "random"])
+def test_a_fold_that_leaves_no_contrast_to_see_is_left_out(method):
+    # the first question alone is answered in two ways
+    rows = contrast([[2.0, 0.0], [1.0, 1.0]], [[-2.0, 0.0], [1.0, 1.0]], [0, 1] * 2)
+    assert held_out(rows, 0, method).auc == 0.5
+    same = contrast([[2.0, 0.0], [1.0, 1.0]], [[2.0, 0.0], [1.0, 1.0]], [0, 1] * 2)
+    assert held_out(same, 0, method) is None
+
+
 def test_the_answers_to_one_question_are_held_out_together(tmp_path, monkeypatch):
     questions = [f"Who wrote book {number}?" for number in range(4)]
     samples = [

@@ -94,6 +94,15 @@ def test_the_setting_is_chosen_on_one_half_and_reported_on_the_other():
     assert halves(["one"], 0) == (frozenset({0}), frozenset({0}))
 
 
+@pytest.mark.parametrize("polarity", [1, -1])
+def test_a_coefficient_that_changes_nothing_is_not_chosen(polarity):
+    levels = {at: level(*[10.0] * 8) for at in (-2.0, 0.0, 1.0)}
+    found = chosen_on_dev(levels, QUESTIONS, polarity=polarity, seed=0)
+    assert (found.setting, found.test_delta) == (0.0, 0.0)
+    levels[-2.0] = level(*[10.0 + polarity] * 8)
+    assert chosen_on_dev(levels, QUESTIONS, polarity=polarity, seed=0).setting == -2.0
+
+
 def test_correlations_need_three_points_that_differ():
     assert correlation({0.0: 1.0, 1.0: 2.0}) is None
     assert correlation({0.0: 1.0, 1.0: 1.0, 2.0: 1.0}) is None

@@ -23,12 +23,15 @@ SCORES = {
 STEERED = {4: 30.0, 5: 20.0, 6: 55.0}
 
 
-def vectors(folder, scores, method="probe", trait="calm"):
+def vector_at(layer, numbers=1.0, **more):
+    vector = torch.full((4,), numbers)
+    return SteeringVector(vector=vector, layer=layer, position="prompt_last", **more)
+
+
+def vectors(folder, scores, method="probe", trait="calm", numbers=1.0):
     """Vectors of a trait, as `steer extract` writes them."""
     for layer, one in scores.items():
-        made = SteeringVector(
-            vector=torch.ones(4), layer=layer, method=method, position="prompt_last", trait=trait
-        )
+        made = vector_at(layer, numbers, method=method, trait=trait)
         save_vector(replace(made, resid_norm=1.0, scores=one), folder / "vectors")
 
 
@@ -47,7 +50,8 @@ def swept(folder, means, *, polarity=1, coherence=90.0, base=10.0):
         },
     )
     write_json(folder / "layer_sweep.json", document(record))
-    made = manifest("steer", kind="steering", options={}, inputs={}, device="cpu", started=0.0)
+    inputs = {"vectors": [vector_at(layer, method="probe").hash() for layer in means]}
+    made = manifest("steer", kind="steering", options={}, inputs=inputs, device="cpu", started=0.0)
     made.write(folder, ["layer_sweep.json"], "layer_sweep_manifest.json")
 
 
@@ -103,6 +107,20 @@ def test_what_is_to_fall_is_best_where_it_falls_most_and_what_falls_apart_is_not
     assert layer_report(folder).profiles[0].by_steering is None
     swept(folder, dict.fromkeys(STEERED, 10.0))
     assert layer_report(folder).profiles[0].by_steering is None
+
+
+def test_what_a_sweep_did_by_other_vectors_is_not_paired_with_the_scores_of_these(tmp_path):
+    folder = tmp_path / "calm"
+    vectors(folder, SCORES)
+    swept(folder, STEERED)
+    assert layer_report(folder).profiles[0].by_steering == 6
+    vectors(folder, {6: SCORES[6]}, numbers=2.0)
+    report = layer_report(folder)
+    assert report.profiles[0].by_steering == 4
+    assert {one.n for one in report.steering} == {2}
+    assert report.left_out == [
+        "calm, probe: what `steer sweep` found, by other vectors than these; run it again"
+    ]
 
 
 def test_edited_or_missing_files_are_one_line(tmp_path):

@@ -286,6 +286,17 @@ def test_an_ablation_that_changes_retain_answers_too_much_is_not_chosen(cap, cho
     assert choose(bench, grid) is grid[chosen]
 
 
+def test_an_ablation_within_the_cap_is_found_however_many_better_ones_cost_too_much():
+    edits = [Edits({("resid", at): adding(torch.ones(1), 1.0)}) for at in (0, 2)]
+    grid = [
+        finding((1 - at / 100,), kind="ablate", stage="dev", layer=at, edits=edits[at == 2 * 12])
+        for at in range(2 * 12 + 1)
+    ]
+    bench = object.__new__(Costly)
+    vars(bench).update(encoded={"retain": ()}, settings=replace(SETTINGS, kl_cap=0.1))
+    assert choose(bench, grid) is grid[-1]
+
+
 def test_a_run_that_was_cut_goes_on_and_a_whole_one_loads_nothing(hidden, tmp_path, monkeypatch):
     audit, summary, out = hidden
     lines = (out / LOG).read_text().splitlines(keepends=True)

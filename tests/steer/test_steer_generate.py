@@ -110,8 +110,9 @@ def test_tokens_are_drawn_with_their_probabilities():
     numbers = torch.tensor([0.65, 0.66, 0.89, 0.90])
     assert drawn(logits, numbers, 0.5).tolist() == [0, 1, 1, 2]
     assert draws_of(["a"], n_steps=3, seed=0, temperature=0.0) is likeliest
-    with pytest.raises(ValueError, match="temperature"):
-        draws_of(["a"], n_steps=3, seed=0, temperature=-1.0)
+    for wrong in (-1.0, float("nan")):
+        with pytest.raises(ValueError, match="temperature"):
+            draws_of(["a"], n_steps=3, seed=0, temperature=wrong)
 
 
 def test_the_block_input_can_be_edited_and_the_block_sees_it(tiny):

@@ -1,5 +1,7 @@
 """Recovery worked by hand, and the cases in which there is none."""
 
+from dataclasses import replace
+
 import pandas as pd
 import pytest
 from support.planted import finding
@@ -88,3 +90,38 @@ def test_the_control_is_taken_off_before_anything_is_read_into_a_recovery():
         "A direction from other authors brings the answers back: hidden, not erased. "
         "2 authors: no interval; this describes these rows only."
     )
+
+
+def test_an_ablation_above_the_cap_is_told():
+    known = {"em": plain([1.0] * 4, [0.0] * 4)}
+    arms = [
+        finding([1.0] * 2, kind="ablate", kl_retain=0.05),
+        finding([1.0] * 2, kind="ablate", kl_retain=0.3, idx=(2, 3), fold=1),
+    ]
+    assert summary_of("ablate", arms, known, "em", kl_cap=0.5).warnings == []
+    assert summary_of("ablate", arms, known, "em", kl_cap=0.1).warnings == [
+        "in 1 of 2 folds every setting changes retain answers by more than kl-cap 0.1: the one "
+        "that changes them least is taken"
+    ]
+    # the cap is of ABLATE alone
+    arms = [replace(one, kind="add") for one in arms]
+    assert summary_of("add", arms, known, "em", kl_cap=0.1).warnings == []
+
+
+@pytest.mark.parametrize("kind", ["add", "ablate", "clamp"])
+def test_a_never_trained_model_that_is_not_behind_is_no_control_that_was_beaten(kind):
+    known = {"em": plain([1.0] * 4, [0.0] * 4, (1.0, 1.0, 0.5, 1.0))}
+
+    def arm(scores, name, role="unlearned"):
+        return finding(scores, kind=kind, arm=name, role=role)
+
+    other, full = arm([1.0] * 4, "never_trained", "retain"), arm([0.0] * 4, "sufficiency", "full")
+    summary = summary_of(kind, [arm([1.0] * 4, "direction"), full, other], known, "em")
+    assert (summary.recovery, summary.recovery_above_control) == (pytest.approx(1.0), None)
+    assert summary.reading.startswith(
+        "Undecided: the never-trained model is not behind full, so what it knows anyway cannot be "
+        "told from what was hidden."
+    )
+    # what brings nothing back needs no control
+    arms = [arm([0.1] * 4, "direction"), full, other]
+    assert "Undecided" not in summary_of(kind, arms, known, "em").reading
