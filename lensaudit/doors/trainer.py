@@ -8,7 +8,6 @@ to its history and to every integration (transformers 5.23, `Trainer.log`).
 
 import logging
 import time
-from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -34,7 +33,6 @@ from lensaudit.auditing.result import EvaluationResult, PatchResult
 from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.data.tofu import forget_set
 from lensaudit.errors import InputError, PartialError
-from lensaudit.files import read_json
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.results.roles import ends_as_sources
 from lensaudit.settings import (
@@ -44,13 +42,12 @@ from lensaudit.settings import (
     PatchGroups,
     Place,
     RetainSet,
-    named,
     results_folder,
     several,
     shared,
 )
 from lensaudit.sweep.attempts import AttemptFailure, failure_of
-from lensaudit.sweep.watch import epoch_of, steps_of
+from lensaudit.sweep.watch import epoch_of, source_of
 from lensaudit.verdict.collect import Keeps, kept, verdicts
 from lensaudit.verdict.decide import BADNESS, Code, Verdict
 
@@ -189,7 +186,7 @@ class AuditCallback(TrainerCallback):
             self._full = self._kept(str(self.settings.full), self.out, "full")
         self._kept_s = time.monotonic() - began
         if state.global_step:
-            for step, folder in steps_of(Path(args.output_dir or ".")).items():
+            for step, folder in _saved(Path(args.output_dir or ".")).items():
                 if step <= state.global_step and self._is_due(step, folder, state):
                     self._take(step, folder, state, control)
 
@@ -245,7 +242,7 @@ class AuditCallback(TrainerCallback):
     @ends_as_sources()  # the first checkpoint may be `full` as it was
     def _audited(self, step: int, folder: Path) -> CheckpointAudit:
         began, asked, left_out = time.monotonic(), self.settings, []
-        place, source = self.out / f"step-{step}", _source(folder, str(asked.full))
+        place, source = self.out / f"step-{step}", source_of(folder, str(asked.full))
         left_s = float("inf") if asked.budget_s is None else began + asked.budget_s
         known = None
         if asked.association != "none":
@@ -356,10 +353,9 @@ def _why_not_kept(settings: CallbackSettings) -> str | None:
     return "data has none; name some with retain_set" if own else None
 
 
-def _source(folder: Path, full: str) -> str:
-    """A checkpoint's name; of an adapter, with the model that it was trained on."""
-    config = folder / "adapter_config.json"
-    if not config.exists():
-        return named(folder)
-    told: Mapping[str, Any] = read_json(config)
-    return f"{told.get('base_model_name_or_path') or full}+{named(folder)}"
+def _saved(folder: Path) -> dict[int, Path]:
+    """The trainer's own checkpoints by step, in order: whatever else is there is not its."""
+    begin = f"{PREFIX_CHECKPOINT_DIR}-"
+    ends = (one.name.removeprefix(begin) for one in folder.glob(f"{begin}[0-9]*") if one.is_dir())
+    steps = sorted(int(end) for end in ends if end.isdecimal() and end == str(int(end)))
+    return {step: folder / f"{begin}{step}" for step in steps}

@@ -12,6 +12,7 @@ from lensaudit.errors import InputError
 from lensaudit.models.adapter import WEIGHTS, peft_for, trained_on
 from lensaudit.models.checkpoint import Checkpoint, config_of, loading
 from lensaudit.models.device import one_memory_error
+from lensaudit.models.large.empty import cast_as_loaded
 from lensaudit.models.large.placement import check_fits, where_spread, whole_placement
 from lensaudit.models.large.streaming import first_block_alone, load_placed
 from lensaudit.models.linear import with_fast_layers
@@ -162,7 +163,7 @@ def merged(model: Any, name: str, adapter: Path, *, dtype: torch.dtype) -> Any:
     peft = peft_for(name)
     with loading(f"{name}: cannot be merged{trained_on(adapter)}"):
         adapted: Any = peft.PeftModel.from_pretrained(model, str(adapter))
-        _check_names(adapted, name, adapter, peft)
+        check_names(adapted, name, adapter, peft)
         expected = _logits(adapted)
         # peft froze the base for the adapter's sake
         model = adapted.merge_and_unload(safe_merge=True).requires_grad_(True)
@@ -172,14 +173,16 @@ def merged(model: Any, name: str, adapter: Path, *, dtype: torch.dtype) -> Any:
             f"{name}: merging it changes the logits by {gap:.2g} of the largest; does it "
             "adapt embeddings that are tied to the unembedding? Merge it yourself and save that"
         )
-    for parameter in model.parameters():  # rotary frequencies are buffers, and stay in float32
-        parameter.data = parameter.data.to(dtype)
-    model.config.dtype = dtype
+    cast_as_loaded(model, dtype)
     return model
 
 
-def _check_names(adapted: Any, name: str, adapter: Path, peft: Any) -> None:
-    """Every matrix has its place and every place its matrix: peft would only warn."""
+def check_names(adapted: Any, name: str, adapter: Path, peft: Any) -> None:
+    """Every matrix has its place and every place its matrix: peft would only warn.
+
+    Raises:
+        InputError: one has not; the adapter was trained on another model.
+    """
     found = header_of(adapter / WEIGHTS).keys()
     # "auto", its default, would ask the Hub about the base model that the adapter names
     wanted = set(peft.get_peft_model_state_dict(adapted, save_embedding_layers=False))

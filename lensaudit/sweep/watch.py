@@ -11,6 +11,7 @@ from typing import Any
 from lensaudit.data.suites import DEMO_DATA
 from lensaudit.errors import InputError, LensAuditError
 from lensaudit.files import read_json, write_csv, write_json
+from lensaudit.models.adapter import CONFIG
 from lensaudit.models.checkpoint import Checkpoint, open_checkpoint, place_of
 from lensaudit.models.device import resolve_device
 from lensaudit.models.hub_files import check_at_hand
@@ -19,10 +20,10 @@ from lensaudit.models.registry import DEMO, ModelSpec, load_registry, resolve
 from lensaudit.results.kinds.curve import CurveRow
 from lensaudit.results.manifest import manifest
 from lensaudit.results.owner import check_free
-from lensaudit.results.reading import checked_as, document, part
+from lensaudit.results.reading import checked_as, document, json_object, part
 from lensaudit.results.roles import ModelRole, check_roles
-from lensaudit.settings import results_folder
-from lensaudit.sweep.attempts import StopSignals, state_of
+from lensaudit.settings import named, results_folder
+from lensaudit.sweep.attempts import StopSignals, failure_of, state_of
 from lensaudit.sweep.plan import (
     ANCHORS,
     COMMAND,
@@ -77,6 +78,8 @@ def follow_run(
     end = None if hours is None else time.monotonic() + 3600 * hours
     for line in missing_lines(sweep.conditions):
         report(line)
+    told: dict[int, str] = {}
+    unsettled = f"it has no files, or they changed less than {settings.settled_s:g} s ago"
     with alone(sweep.root), StopSignals() as signals:
         sweep = _planned(sweep)
         order = Order(str(sweep.root.resolve()))
@@ -89,14 +92,12 @@ def follow_run(
             goes_on = not settings.once and (end is None or time.monotonic() < end)
             for step, folder in steps_of(settings.folder).items():
                 order.check_time(signals)
-                checkpoint = _complete(folder, settings.settled_s)
-                if checkpoint is not None:
-                    sweep = _audited(sweep, step, checkpoint, order, signals, report)
-                elif not goes_on:
-                    report(
-                        f"step {step}: not audited: {folder.name} is not whole, or was changed "
-                        f"less than {settings.settled_s:g} s ago"
-                    )
+                found = _opened(folder, settings)
+                if isinstance(found, Checkpoint):
+                    sweep = _audited(sweep, step, found, order, signals, report)
+                elif (found or not goes_on) and told.get(step) != (why := found or unsettled):
+                    told[step] = why
+                    report(f"step {step}: not audited: {why}")
             if not goes_on:
                 there = steps_of(settings.folder).items()
                 return write_curve(sweep, {step: epoch_of(one) for step, one in there}), sweep.root
@@ -122,10 +123,9 @@ def _begun(settings: WatchSettings) -> Sweep:
     _check_own(out)
     resolve_device(settings.device)
     known, asked = load_registry(settings.registry), conditions_of(settings)
-    demo = DEMO if asked.data == DEMO_DATA else ""
     _check_named(settings)
     specs: Mapping[ModelRole, ModelSpec] = {
-        role: resolve(getattr(settings, role) or f"{demo}{role}", known) for role in ANCHORS
+        role: resolve(_anchor(role, settings), known) for role in ANCHORS
     }
     check_roles([place_of(role, spec) for role, spec in specs.items()])
     for spec in specs.values():
@@ -146,6 +146,12 @@ def _begun(settings: WatchSettings) -> Sweep:
         data=data_digest(asked),
         attacks={},
     )
+
+
+def _anchor(role: ModelRole, settings: WatchSettings) -> str:
+    """Name of the model of a role; of the demo's rows the demo's."""
+    demo = DEMO if conditions_of(settings).data == DEMO_DATA else ""
+    return getattr(settings, role) or f"{demo}{role}"
 
 
 def _check_named(settings: WatchSettings) -> None:
@@ -233,14 +239,32 @@ def epoch_of(folder: Path) -> float | None:
     return None
 
 
-def _complete(folder: Path, settled_s: float) -> Checkpoint | None:
-    """The checkpoint, if it is finished: its files are whole, and unchanged for a while."""
-    with contextlib.suppress(OSError, LensAuditError):
+def source_of(folder: Path, full: str) -> str:
+    """A checkpoint's name; of an adapter, with the model that it was trained on.
+
+    Args:
+        folder: that a trainer wrote.
+        full: what an adapter whose file names no base model was trained on.
+    """
+    if not (folder / CONFIG).exists():
+        return named(folder)
+    base = json_object(folder / CONFIG).get("base_model_name_or_path")
+    return f"{base or full}+{named(folder)}"
+
+
+def _opened(folder: Path, settings: WatchSettings) -> Checkpoint | str | None:
+    """The checkpoint, or why it cannot be opened; None where its files changed just now."""
+    try:
         times = [path.stat().st_mtime for path in folder.iterdir() if path.is_file()]
         # of a time that is far ahead the clock was set back since
-        if times and abs(time.time() - max(times)) >= settled_s:
-            return open_checkpoint(resolve(str(folder), {}))
-    return None
+        if not times or abs(time.time() - max(times)) < settings.settled_s:
+            return None
+        name = source_of(folder, _anchor("full", settings))
+        return open_checkpoint(resolve(name, load_registry(settings.registry)))
+    except OSError:  # it was removed meanwhile
+        return None
+    except LensAuditError as error:
+        return failure_of(error).reason
 
 
 def _audited(
@@ -255,6 +279,7 @@ def _audited(
 
     Where either is new, the curve is written.
     """
+    folder = checkpoint.adapter or checkpoint.folder
     target = replace(target_of(checkpoint.spec, checkpoint.weights), name=f"{_TARGET}{step}")
     anchors = [one.id for one in sweep.anchor_units()]
     unit = Unit(digest([step, target.identity, anchors]), target.name, "base")
@@ -265,12 +290,12 @@ def _audited(
         sweep = replace(sweep, targets=(*targets, target), units=(*units, unit))
         replace_plan(sweep)
     if is_left := state_of(sweep, unit, run=order.run).name == "to do":
-        report(f"step {step}: {checkpoint.folder.name}")
+        report(f"step {step}: {folder.name}")
         failure = attempt(sweep, unit, order, signals)
         if failure is not None:
             report(f"step {step}: {failure.kind}: {failure.reason}")
     if is_left or not known:
-        write_curve(sweep, {step: epoch_of(checkpoint.folder)})
+        write_curve(sweep, {step: epoch_of(folder)})
     return sweep
 
 

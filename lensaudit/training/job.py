@@ -1,12 +1,12 @@
 """One unlearned model: from names and numbers to a checkpoint folder, resumable."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar
 
-from lensaudit.data.chat import pad_id
+from lensaudit.data.chat import Encoding, pad_id
 from lensaudit.data.facts import Fact, answered
 from lensaudit.data.tofu import DEMO, TOFU_PAIRS
 from lensaudit.errors import InputError
@@ -171,6 +171,7 @@ class UnlearnJob(TrainingJob):
             if others
         ]
         check_lengths(chain(forget, retain, *alternates), model.config, self.start.spec.name)
+        self._check_answers(forget)
         batch = unlearn_batches(
             forget,
             retain,
@@ -184,6 +185,23 @@ class UnlearnJob(TrainingJob):
         return TrainingRun(
             objective, lambda number: batch(number).to(self.device), self.recipe, self.identity
         )
+
+    def _check_answers(self, forget: Sequence[Encoding]) -> None:
+        """Refuse answers of which the loss reads no token: a batch of them has no mean.
+
+        Raises:
+            InputError: names the first.
+        """
+        if "ignore_first" not in self.method.constants:
+            return
+        n = self.hyper.ignore_first
+        if short := [at for at, row in enumerate(forget) if len(row.ids) - row.start <= n]:
+            row = self.forget[short[0] // len(self.formats)]
+            raise InputError(
+                f"{self.method.name} leaves the first {n} tokens of an answer alone, and of "
+                f"{len(short)} forget rows that is all (first {row.answer[:80]!r}); give a smaller "
+                "--constant ignore-first, or leave them out of the data"
+            )
 
     def plan(self, out: Path | None) -> list[str]:
         """What would be done, line by line."""

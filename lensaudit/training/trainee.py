@@ -7,7 +7,7 @@ safetensors in a stored precision.
 import shutil
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,12 +19,13 @@ from safetensors.torch import save_file
 
 from lensaudit.errors import InputError, WorkError
 from lensaudit.files import read_json, write_csv
-from lensaudit.models.adapter import CONFIG, WEIGHTS, peft_for
-from lensaudit.models.causal import load_causal
-from lensaudit.models.checkpoint import Checkpoint, load_tokenizer
+from lensaudit.models.adapter import CONFIG, WEIGHTS, peft_for, trained_on
+from lensaudit.models.causal import check_names, load_causal
+from lensaudit.models.checkpoint import Checkpoint, load_tokenizer, loading
 from lensaudit.models.device import resolve_device
 from lensaudit.models.memory import free_bytes
 from lensaudit.models.sizes import n_parameters
+from lensaudit.models.weight_files import INDEX, SINGLE, header_of
 from lensaudit.progress import Notice, unheard
 from lensaudit.results.manifest import BEGUN, MANIFEST, Manifest, manifest
 from lensaudit.results.run_folder import RunFolder, seal
@@ -90,25 +91,31 @@ def trainee(start: Checkpoint, lora: int | None, *, seed: int, device: str) -> t
     An adapter is new and of rank `lora`, or the model's own, to be trained on.
 
     Raises:
-        InputError: peft is not installed, or the model cannot be loaded.
+        InputError: peft is not installed, the model cannot be loaded, or its adapter is another's.
     """
     if lora is None:
         return load_causal(start, device=device), None
     model = load_causal(replace(start, adapter=None), device=device)
     if start.adapter is None:
         return model, adapted(model, rank=lora, seed=seed)
-    peft = peft_for(start.spec.name)
-    return model, peft.PeftModel.from_pretrained(model, str(start.adapter), is_trainable=True)
+    name, peft = start.spec.name, peft_for(start.spec.name)
+    with loading(f"{name}: cannot be trained on{trained_on(start.adapter)}"):
+        wrapped = peft.PeftModel.from_pretrained(model, str(start.adapter), is_trainable=True)
+        check_names(wrapped, name, start.adapter, peft)
+    return model, wrapped
 
 
 def save_adapter(wrapped: Any, start: Checkpoint, folder: Path, *, dtype: torch.dtype) -> None:
-    """Write the adapter's matrices and settings, and nothing of its base.
+    """Write the adapter's matrices and settings, and of its base what `start`'s own adapter holds.
 
     Raises:
         InputError | TryAgainError | WorkError: by the cause of a failed write.
     """
     peft = peft_for("--lora")
     matrices = peft.get_peft_model_state_dict(wrapped, save_embedding_layers=False)
+    # embeddings can be saved beside an adapter that does not adapt them
+    if start.adapter and header_of(start.adapter / WEIGHTS).keys() - matrices.keys():
+        matrices = peft.get_peft_model_state_dict(wrapped, save_embedding_layers=True)
     own = f"+{start.spec.adapter.name}" if start.spec.adapter else ""
     made = wrapped.peft_config["default"]
     # peft writes a set in the order of the process; the adapter's hash is one for equal adapters
@@ -129,6 +136,7 @@ def save_adapter(wrapped: Any, start: Checkpoint, folder: Path, *, dtype: torch.
         (folder / WEIGHTS).chmod(0o644)  # safetensors leaves it private
 
 
+MODEL_CONFIG = "config.json"
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -218,6 +226,13 @@ def seal_model(
     shutil.rmtree(out / STATE_FOLDER, ignore_errors=True)
 
 
+def _saved_in(folder: Path) -> Iterator[Path]:
+    """The files that a checkpoint or an adapter is saved as, there or not."""
+    names = (CONFIG, WEIGHTS, MODEL_CONFIG, SINGLE, INDEX, *TOKENIZER_FILES)
+    yield from (folder / name for name in names)
+    yield from folder.glob("model-[0-9]*-of-[0-9]*.safetensors")
+
+
 TRAINING_COPIES = 4
 """float32 weights, gradients and AdamW's two moments."""
 BYTES = 4
@@ -297,9 +312,12 @@ class CheckpointJob(ABC):
         return RunFolder(usual=out, command=self.command, key=self.key, **how)
 
     def begin(self, run: RunFolder) -> None:
-        """Mark the folder as this job's; a state of a job that is replaced goes first."""
+        """Mark the folder as this job's; what a job that is replaced has left there goes first."""
         if run.is_replacing:
             shutil.rmtree(run.path / STATE_FOLDER, ignore_errors=True)
+            if not (run.path / MANIFEST).exists():  # it was killed before it named its files
+                for one in _saved_in(run.path):
+                    one.unlink(missing_ok=True)
         run.begin()
 
     def planned(

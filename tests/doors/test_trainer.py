@@ -15,6 +15,8 @@ from transformers import (
     AutoTokenizer,
     Trainer,
     TrainerCallback,
+    TrainerControl,
+    TrainerState,
     TrainingArguments,
 )
 
@@ -216,6 +218,20 @@ def test_every_second_save_and_the_last_are_audited(tokenizer, tmp_path, monkeyp
     monkeypatch.setattr(callback, "_audited", lambda step, _: measured(tmp_path, step))
     trainer.train()
     assert list(callback.audits) == [2, 4, 5]
+
+
+def test_a_resumed_run_audits_what_it_saved_and_nothing_that_is_called_alike(
+    tokenizer, tmp_path, monkeypatch
+):
+    for name in ("checkpoint-2", "checkpoint-1", "good-checkpoint-1", "checkpoint-01", "step_2"):
+        (tmp_path / name).mkdir()
+    callback = audited(made(tokenizer, tmp_path, save_steps=1), tmp_path / "out")
+    taken = []
+    monkeypatch.setattr(callback, "_take", lambda step, folder, *_: taken.append(folder.name))
+    monkeypatch.setattr(callback, "_kept", lambda *_: None)
+    state = TrainerState(global_step=2, max_steps=4, save_steps=1)
+    callback.on_train_begin(callback.trainer.args, state, TrainerControl())
+    assert taken == ["checkpoint-1", "checkpoint-2"]
 
 
 def test_an_audit_that_fails_costs_a_line_and_no_training(tokenizer, tmp_path, monkeypatch, caplog):

@@ -4,7 +4,7 @@ import sys
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from support import checkpoint_of, refusal, tiny_model
+from support import checkpoint_of, refusal, tiny_model, tiny_model_of
 from transformers import AutoModelForCausalLM
 
 from lensaudit.models.causal import load_causal
@@ -99,6 +99,23 @@ def test_bfloat16_is_taken_after_merging_as_if_the_merged_model_had_been_saved(
         assert torch.equal(found(tokens).logits, wanted(tokens).logits)
     buffers = {n: b.dtype for n, b in found.named_buffers()}
     assert buffers == {n: b.dtype for n, b in wanted.named_buffers()}
+
+
+def test_weights_that_stay_in_float32_do_so_after_merging(tiny_tokenizer, tmp_path):
+    import peft
+
+    experts = {"moe_num_experts": 4, "moe_k": 2, "moe_intermediate_size": 24}
+    base = tiny_model_of("Ernie4_5_Moe", moe_layer_start_index=1, **experts)
+    base.save_pretrained(tmp_path / "base")
+    tiny_tokenizer.save_pretrained(tmp_path / "base")
+    config = peft.LoraConfig(task_type="CAUSAL_LM", r=2, target_modules=["o_proj"])
+    peft.get_peft_model(base, config).save_pretrained(tmp_path / "a")  # that changes nothing yet
+    wanted = load_causal(checkpoint_of(tmp_path / "base"), dtype=torch.bfloat16)
+    name = f"{tmp_path / 'base'}+{tmp_path / 'a'}"
+    found = load_causal(checkpoint_of(name), dtype=torch.bfloat16)
+    assert found.model.layers[1].mlp.gate.weight.dtype == torch.float32
+    assert found.config.dtype == torch.bfloat16
+    assert_same_weights(found, wanted, atol=0, rtol=0)
 
 
 def test_the_hash_is_of_base_matrices_and_scale_not_of_names(adapter, opened, tmp_path):

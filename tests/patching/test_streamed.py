@@ -69,6 +69,55 @@ def test_blocks_brought_one_by_one_compute_what_they_do_together(
     assert len(brings._rooms) == 2
 
 
+CHOOSING = {
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 24,
+    "first_k_dense_replace": 1,
+    "n_group": 1,
+    "topk_group": 1,
+}
+IN_FLOAT32 = {
+    # a buffer
+    "DeepseekV3": (
+        torch.bfloat16,
+        CHOOSING
+        | {"q_lora_rank": None, "kv_lora_rank": 16, "v_head_dim": 8, "num_key_value_heads": 4}
+        | {"qk_nope_head_dim": 8, "qk_rope_head_dim": 8},
+    ),
+    # norms; in bfloat16 they are as the rest
+    "GptOss": (
+        torch.float16,
+        {"num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 8, "rope_parameters": None},
+    ),
+}
+"""What transformers keeps in float32 beside weights of another type."""
+
+
+@pytest.mark.parametrize("kind", IN_FLOAT32)
+def test_weights_that_stay_in_float32_do_so_where_blocks_are_brought(
+    kind, tiny_tokenizer, tmp_path, with_little
+):
+    dtype, changes = IN_FLOAT32[kind]
+    model = support.tiny_model_of(kind, **changes)
+    for name, buffer in model.named_buffers():
+        if "e_score" in name:  # in bfloat16 they are all 1
+            buffer.copy_(1 + torch.arange(len(buffer)).flip(0) * 1e-3)
+    model.save_pretrained(tmp_path)
+    tiny_tokenizer.save_pretrained(tmp_path)
+    how = {"dtype": dtype, "attn": EAGER}
+    whole = load_causal(checkpoint_of(tmp_path), **how)
+    with_little(tmp_path)
+    part = load_causal(checkpoint_of(tmp_path), **how, spread=0)
+    assert DISK in streamed(part).placement.blocks
+    kept = {name for name, one in whole.state_dict().items() if one.dtype == torch.float32}
+    assert kept == {name for name, one in part.state_dict().items() if one.dtype == torch.float32}
+    assert any(".layers.1." in name for name in kept)
+    tokens = make_batch(RAGGED).tokens
+    with torch.no_grad():
+        assert torch.equal(part(tokens).logits, whole(tokens).logits)
+
+
 @pytest.mark.parametrize("component", ["resid", pytest.param("mlp", marks=pytest.mark.slow)])
 def test_scores_of_models_brought_block_by_block_are_those_of_whole_ones(
     component, tiny_tokenizer, tmp_path, with_little, monkeypatch

@@ -9,6 +9,8 @@ from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
+import torch
+from safetensors.torch import save_file
 from support import checkpoint_of
 from support.sweep_helpers import (
     VALUE,
@@ -109,7 +111,7 @@ def test_a_watched_run_has_a_curve_over_steps(tmp_path, capsys):
     assert watch(run, out) == 0
     rows = json.loads((out / "curve.json").read_text())
     assert [row["step"] for row in rows] == [100, 200]  # the third is still being written
-    assert "step 300: not audited: checkpoint-300 is not whole" in capsys.readouterr().err
+    assert "step 300: not audited: " in capsys.readouterr().err
     assert rows[0]["uds"] == pytest.approx(0, abs=NATS)
     assert rows[1]["uds"] > 0.1
     (torn / "model.safetensors").write_bytes(whole)
@@ -169,6 +171,42 @@ def test_a_step_that_is_written_again_has_the_row_of_what_is_there(tmp_path, mon
     assert measured == ["demo/retain", "step-100", "step-100"]
     # as each step is new, and at the end
     assert len(written) == 2 + 2 + 2 + 1
+
+
+def test_adapters_are_watched_on_their_base_and_what_cannot_be_opened_is_named(
+    tmp_path, monkeypatch, capsys
+):
+    run, out = tmp_path / "run", tmp_path / "out"
+    adapter = {"peft_type": "LORA", "r": 1, "lora_alpha": 1}
+    for step, base in ((1, None), (2, str(EMBEDDED / "never")), (3, "no such model")):
+        folder = make_folder(run / f"checkpoint-{step}")
+        save_file({"a": torch.ones(1)}, folder / "adapter_model.safetensors")
+        write_json(folder / "adapter_config.json", adapter | {"base_model_name_or_path": base})
+        write_json(folder / "trainer_state.json", {"epoch": 0.5 * step})
+    shutil.copytree(EMBEDDED / "npo", run / "checkpoint-4")
+    (run / "checkpoint-4" / "model.safetensors").rename(run / "checkpoint-4" / "pytorch_model.bin")
+
+    def value(sweep, unit, obtain, halvings, report):
+        publish_values(sweep, unit, halvings, {"uds": VALUE})
+
+    monkeypatch.setattr("lensaudit.sweep.unit.run_unit", value)
+    assert watch(run, out) == 0
+    rows = json.loads((out / "curve.json").read_text())
+    assert [(row["step"], row["epoch"]) for row in rows] == [(1, 0.5), (2, 1.0)]
+    told = capsys.readouterr().err
+    assert "step 1: checkpoint-1\n" in told
+    assert "step 3: not audited: unknown model 'no such model'; " in told
+    assert "checkpoint-4: no model.safetensors in " in told
+    steps = {one.name: one for one in read_plan(out).targets}
+    bases = [steps[f"step-{step}"].repo for step in (1, 2)]
+    assert bases == [str(EMBEDDED / name) for name in ("full", "never")]
+    # what is told once is not told at every look
+    looks = iter([0.0, 0.0, 1e9])
+    monkeypatch.setattr("lensaudit.sweep.watch._wait", lambda *_: next(looks))
+    asked = [one for one in watched(run, out) if one != "--once"]
+    with pytest.raises(StopIteration):
+        command(*asked)
+    assert len(capsys.readouterr().err.splitlines()) == 2
 
 
 @pytest.mark.parametrize("is_planned", [False, True])

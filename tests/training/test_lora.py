@@ -1,11 +1,13 @@
 """`--lora`: the adapter alone moves and is saved, resumes bit for bit, and is trained on."""
 
 import json
+from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 import torch
-from safetensors.torch import load_file
-from support import tiny_model
+from safetensors.torch import load_file, save_file
+from support import refusal, tiny_model
 
 from lensaudit.attacks.relearn import prepare as prepare_relearning
 from lensaudit.attacks.settings import RelearnSettings
@@ -92,6 +94,55 @@ def test_a_models_own_adapter_is_trained_on(given, tmp_path, capsys):
     options[1] = "100000"
     assert run(["relearn", "--source", given["model"], *options]) == 2
     assert "have rank 32 at most; wanted a rank up to that" in capsys.readouterr().err
+
+
+def test_an_adapter_of_another_model_is_not_trained_on(given, tmp_path):
+    first = tmp_path / "first"
+    matrices = make(given, first, steps=1)
+    # of no reference, which would be refused
+    changed = {"model": f"{given['model']}+{first}", "method": "GradDiff"}
+    settings = UnlearnSettings(**(given | changed), out=tmp_path)
+    job = replace(prepare(settings), stored=torch.float32)
+    # as of a model of six layers
+    further = {name.replace("layers.2.", "layers.5."): one for name, one in matrices.items()}
+    for wrong, said in (
+        (further, "layers.2.mlp.down_proj.lora_A.weight is not in the adapter"),
+        ({name: one[:1] for name, one in matrices.items()}, "cannot be trained on"),
+    ):
+        save_file(wrong, first / "adapter_model.safetensors")
+        told = refusal(lambda: job.made(tmp_path, lambda at: None))
+        assert said in told
+        assert "tiny" in told
+
+
+def test_embeddings_that_were_saved_beside_an_adapter_stay_beside_it(given, tmp_path):
+    make(given, tmp_path / "first", steps=1)
+    file = tmp_path / "first" / "adapter_model.safetensors"
+    name = "base_model.model.model.embed_tokens.weight"
+    own = tiny_model().state_dict()["model.embed_tokens.weight"] + 1
+    save_file(load_file(file) | {name: own}, file)
+    model = f"{given['model']}+{tmp_path / 'first'}"
+    on = make(given, tmp_path / "on", model=model, steps=1)
+    assert torch.equal(on[name], own)
+    found = merged(given["model"], tmp_path / "on")
+    assert torch.equal(found["model.embed_tokens.weight"], own)
+
+
+@pytest.mark.parametrize("lora", [None, 2])
+def test_what_a_killed_run_saved_goes_where_another_takes_its_place(given, tmp_path, lora):
+    out, mine = tmp_path / "out", tmp_path / "out" / "notes.txt"
+    with pytest.MonkeyPatch.context() as killed:
+        killed.setattr("lensaudit.training.trainee.seal", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            make(given, out, lora=lora, steps=1)
+    mine.write_text("read")
+    (out / "model-00001-of-00002.safetensors").write_bytes(b"")
+    settings = UnlearnSettings(**{**given, "lora": None if lora else 2, "steps": 1}, out=out)
+    prepare(settings).make(out, force=True)
+    assert mine.exists()
+    left = {path.name for path in out.glob("*.safetensors")}
+    assert left == {"model.safetensors" if lora else "adapter_model.safetensors"}
+    open_checkpoint(resolve(str(out) if lora else f"{given['model']}+{out}", load_registry()))
 
 
 def test_a_merged_model_can_be_trained_as_a_whole(given, tmp_path):

@@ -206,6 +206,14 @@ def test_rows_that_cannot_be_trained_on_are_refused(place, tmp_path, capsys, opt
     assert all(one in error for one in said)
 
 
+def test_answers_of_which_ceu_would_read_no_token_are_refused(place, tmp_path, capsys):
+    few = ("--constant", "ignore-first=1000")
+    assert run(arguments(place, tmp_path / "m", *few, method="ceu")) == 2
+    said = capsys.readouterr().err
+    assert "the first 1000 tokens of an answer alone, and of 4 forget rows that is all" in said
+    assert repr(ROWS[0].answer[:80]) in said
+
+
 @pytest.mark.parametrize(
     ("method", "more", "said"),
     [

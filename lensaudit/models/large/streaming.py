@@ -20,9 +20,9 @@ from typing import Any, cast
 import torch
 import transformers
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from lensaudit.models.checkpoint import Checkpoint, config_of
+from lensaudit.models.large.empty import dtypes_of, empty_model
 from lensaudit.models.large.placement import (
     DISK,
     Placement,
@@ -246,15 +246,10 @@ def load_placed(
 
     Nothing is loaded where something was not.
     """
-    from accelerate import init_empty_weights  # a second to import
-
     config = config_of(checkpoint)
     if checkpoint.packed:
         del config.quantization_config  # what is loaded is not packed
-    with init_empty_weights(include_buffers=False), _EmptyAtOnce():
-        model: Any = transformers.AutoModelForCausalLM.from_config(
-            config, dtype=dtype, attn_implementation=attn, trust_remote_code=False
-        )
+    model = empty_model(config, dtype=dtype, attn_implementation=attn)
     if (checkpoint.folder / "generation_config.json").is_file():
         model.generation_config = transformers.GenerationConfig.from_pretrained(checkpoint.folder)
     model.eval()
@@ -270,19 +265,6 @@ def load_placed(
     if not any(found.values()):
         _settle(model, dict.fromkeys(piece for piece, _ in shapes.values()), placement, dtype)
     return model, found
-
-
-class _EmptyAtOnce(TorchFunctionMode):
-    """Weights are made without memory, where `init_empty_weights` makes them and lets them go.
-
-    The C library keeps what it was given back, and a limit of the process counts it.
-    """
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        options = dict(kwargs or {})
-        if func is torch.empty:
-            options["device"] = "meta"
-        return func(*args, **options)
 
 
 def _from_file(stored: Stored) -> Tensor:
@@ -322,19 +304,26 @@ def _but(names: set[str], ignored: Iterable[str] | None) -> set[str]:
 
 
 def _settle(model: Any, pieces: Iterable[Piece], placement: Placement, dtype: torch.dtype) -> None:
-    """Every piece to where it rests: on the device, in other memory, in its file."""
+    """Every piece to where it rests: on the device, in other memory, in its file.
+
+    The room of a block has one type. What is of another, and what is no parameter, is small, and
+    stays on the device.
+    """
     rests: Rests = defaultdict(list)
-    wanted, settled = model.state_dict().keys(), set()
+    wanted, settled = dtypes_of(model, dtype), set()
+    buffers = dict(model.named_buffers())
     for piece in pieces:
         names = piece.made(model, _shape_alone)
-        if not names.keys() <= wanted:
+        if not names.keys() <= wanted.keys():
             continue  # harmless, and read by nothing
         settled |= names.keys()
-        layer = block_of(next(iter(names)))
+        first = next(iter(names))
+        layer = block_of(first)
         place = placement.device if layer is None else placement.blocks[layer]
-        if layer is None or place == placement.device:
+        stays = place == placement.device or wanted[first] != dtype or first in buffers
+        if layer is None or stays:
             for name, tensor in piece.made(model, _from_file).items():
-                _put(model, name, tensor.to(place), dtype)
+                _put(model, name, tensor.to(placement.device, wanted[first]))
             continue
         parameters = {
             name: _placed(model, name, _nothing(shape.shape, dtype, placement.device))
@@ -353,14 +342,14 @@ def _settle(model: Any, pieces: Iterable[Piece], placement: Placement, dtype: to
         )
 
 
-def _put(model: Any, name: str, tensor: Tensor, dtype: torch.dtype) -> None:
+def _put(model: Any, name: str, tensor: Tensor) -> None:
     """A tensor in its place for good."""
     owner, _, leaf = name.rpartition(".")
     buffers = model.get_submodule(owner)._buffers
     if leaf in buffers:
-        buffers[leaf].copy_(tensor)
+        buffers[leaf] = tensor
     else:
-        _placed(model, name, tensor.to(dtype), requires_grad=True)
+        _placed(model, name, tensor, requires_grad=True)
 
 
 def _placed(model: Any, name: str, data: Tensor, requires_grad: bool = False) -> nn.Parameter:
