@@ -107,10 +107,7 @@ def compare(
                 fact.group,
                 fact.entity,
                 ";".join(broke.get(fact.idx, ())),
-                *(
-                    "" if one is None else f"{one:.6g}"
-                    for one in by_idx.get(fact.idx, (None, None, None))
-                ),
+                *by_idx.get(fact.idx, (None, None, None)),
                 unscored=unscored.get(fact.idx, ""),
                 question=fact.question,
             )

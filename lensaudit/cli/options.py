@@ -330,19 +330,26 @@ class SettingOption(click.Option):
         """Flags that the help does not show."""
         return (*self.also, *filter(None, [self.old]))
 
+    @property
+    def is_listed(self) -> bool:
+        """Whether the parser keeps all that is said: of two models the first is not dropped."""
+        return self.multiple or self.commas or isinstance(self.type, ModelName)
+
     def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
         """Under its own flags, and under those that it is understood by."""
-        once, self.multiple = self.multiple, self.multiple or self.commas
+        once, self.multiple = self.multiple, self.is_listed
         super().add_to_parser(parser, ctx)
         self.multiple = once
         taken = {flag for one in ctx.command.params for flag in one.opts}
         for flag in self.understood:
             if flag not in taken:
-                action = "append" if self.multiple or self.commas else "store"
+                action = "append" if self.is_listed else "store"
                 parser.add_option(obj=self, opts=[flag], dest=flag, action=action)
 
     def consume_value(self, ctx: click.Context, opts: Mapping[str, Any]) -> tuple[Any, Any]:
         """What was said under any of its flags."""
+        if self.is_listed and not (self.multiple or self.commas):
+            opts = self._once(opts)
         for flag in self.understood:
             if flag in opts:
                 opts = self.joined(opts, opts[flag], flag)
@@ -351,6 +358,19 @@ class SettingOption(click.Option):
         if self.commas and isinstance(said := opts.get(str(self.name)), list):
             opts = {**opts, str(self.name): ",".join(said)}
         return super().consume_value(ctx, opts)
+
+    def _once(self, opts: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What was said, with one value under each flag in place of a list.
+
+        Raises:
+            InputError: a flag was given two.
+        """
+        flags = {str(self.name): max(self.opts, key=len)} | {one: one for one in self.understood}
+        said = {name: opts[name] for name in flags if isinstance(opts.get(name), list)}
+        for name, values in said.items():
+            if len(values) > 1:
+                raise InputError(f"{flags[name]}: takes one value; say it once")
+        return {**opts, **{name: value for name, (value,) in said.items()}}
 
     def joined(self, opts: Mapping[str, Any], said: Any, flag: str) -> Mapping[str, Any]:
         """What was said, with what was said under another flag; of several values both count.

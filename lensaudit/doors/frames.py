@@ -65,6 +65,7 @@ def summaries(*places: Place) -> pd.DataFrame:
 def examples(*places: Place) -> pd.DataFrame:
     """One row per source and example: its text, its score, or why it has none.
 
+    `n_ke` counts the layers that encode the fact, or, of exact match, at which `retain` loses it.
     `told` names the ways of asking in which the source gives the fact away; None: nobody asked.
     """
     rows = [
@@ -77,7 +78,7 @@ def examples(*places: Place) -> pd.DataFrame:
             "entity": text.entity,
             "baseline": baseline,
             "value": value,
-            "n_ke": len(row.get("ke", ())),
+            "n_ke": len(row.get("ke", row.get("ft", ()))),
             "unscored": row.get("unscored"),
             "told": _told(row),
         }

@@ -25,16 +25,22 @@ def layer_profile(results: Results, *, ax: "Axes | None" = None) -> "Axes":
     """Mean S1 and S2 delta by layer, nats per token, with 95 % intervals by authors (from 5 on).
 
     S1 is drawn dashed: how much `retain` lacks. A source whose S2 follows it is erased; one that
-    stays at 0 is hidden. Of exact match it is the share of the answer that is lost.
+    stays at 0 is hidden. Of exact match it is the share of the answer that is lost. Where S2 was
+    computed at KE layers only, both are means over the facts that the layer encodes.
     """
     frame = _layers(results)
+    lacks_s2 = frame["s2"].isna()
+    patched = set(frame["source"][~lacks_s2])
+    at_ke = not patched.isdisjoint(frame["source"][lacks_s2])
+    if at_ke:
+        frame = pd.DataFrame(frame[frame["erasure"].notna()])
     ax = _axes(ax)
     known = list(frame["source"].unique())
     anchor = "another question" if _is(frame, COUNTERFACTUAL) else "retain"
     _line(ax, _of(frame, known[0]), "s1", f"S1 ({anchor})", linestyle="--", color="black")
     for source in known:
         _line(ax, _of(frame, source), "s2", f"S2 ({_text(source)})")
-    ax.set_xlabel("layer")
+    ax.set_xlabel("layer, means over the facts encoded there" if at_ke else "layer")
     ax.set_ylabel("exact match lost" if _is(frame, "em") else "delta, nats per token")
     ax.legend(frameon=False)
     return ax
@@ -165,7 +171,7 @@ def _line(ax: "Axes", rows: pd.DataFrame, column: str, label: str, **style: Any)
     by_layer = (rows[rows["layer"] == layer] for layer in known)
     found = [clustered_mean(list(o[column]), list(o["group"]), bounds=None) for o in by_layer]
     (line,) = ax.plot(known, [one.point for one in found], label=label, **style)
-    ends = np.array([one.ends or (np.nan, np.nan) for one in found])
+    ends = np.array([one.ends or (np.nan, np.nan) for one in found]).reshape(-1, 2)
     ax.fill_between(known, ends[:, 0], ends[:, 1], color=line.get_color(), alpha=0.15, linewidth=0)
 
 

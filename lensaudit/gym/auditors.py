@@ -489,7 +489,7 @@ def worst_excess(case: Case) -> AuditorScore:
     settings = WorstSettings(**shared(bench, Caches, Rows, Models, retain=(bench.retain,)))
     opened = worst_room.open_worst(case.model, settings)
     found = worst_room.summary_of(opened, worst_room.run_all(opened), "cheap")
-    facts = {fact.idx: float(fact.statistic) for fact in found.facts if fact.statistic}
+    facts = {fact.idx: fact.statistic for fact in found.facts if fact.statistic is not None}
     return AuditorScore(
         found.excess,
         facts or None,

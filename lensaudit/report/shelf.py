@@ -22,9 +22,10 @@ from lensaudit.results.reading import part
 from lensaudit.results.sentences import by_rule
 from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.intervals import clustered_mean
-from lensaudit.settings import COUNTERFACTUAL
+from lensaudit.settings import COUNTERFACTUAL, TAU
 from lensaudit.verdict.collect import Model, Verdicts
 from lensaudit.verdict.decide import Code, Evidence, Word
+from lensaudit.verdict.rows import facts_in, facts_of_run, shared
 
 ANCHORS = ("full", "retain")
 """Roles that calibrate the scale; who has one is never judged."""
@@ -49,8 +50,10 @@ OTHERS = "another question"
 """In the place of retain, where there is none: whose stream it is that full reads."""
 METRIC_OF = {"uds": "uds", "lens": "logit_lens"}
 """Score of a run -> the metric of the suite that is the same number."""
-IN_SUITE = {"scope": "span", "component": "resid", "last_layer": "resid_post"}
-"""Settings of the suite, which are the defaults of `patch`."""
+IN_SUITE = {"scope": "span", "component": "resid", "last_layer": "resid_post", "tau": TAU}
+"""Settings of the suite, which are the defaults of `patch`; it asks all layers."""
+ANNOTATED = 0.9
+"""Share of a suite's rows that can be patched, at least: of TOFU's forget10 367 of 400."""
 
 
 @dataclass(frozen=True)
@@ -157,10 +160,16 @@ def _metrics(
     for one in patched:
         # a suite that had no retain model says so
         metric = METRIC_OF.get(one.score, "")
-        as_in_suite = IN_SUITE.items() <= one.summary.items()
-        if metric in found and found[metric][0] is None and as_in_suite:
+        if run and metric in found and found[metric][0] is None and _as_in_suite(one, run):
             found[metric] = _listed(one.estimate, one.n - one.n_scored)
     return found
+
+
+def _as_in_suite(patched: PatchRun, run: EvaluationResult) -> bool:
+    """Whether `patch` ran as a suite does, on the rows of its evaluation that have an entity."""
+    rows = shared(facts_in(run.manifest or {}, None, run.path), facts_of_run(patched))
+    same = rows.known and rows.n == rows.n_asked >= ANNOTATED * rows.n_own
+    return same and IN_SUITE.items() <= patched.summary.items() and not patched.n_unpatched
 
 
 def _listed(one: Estimate, n_unscored: int) -> list[Any]:

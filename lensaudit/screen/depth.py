@@ -111,12 +111,18 @@ def pair_table(pairs: Sequence[Sequence[Any]]) -> Table:
 
 
 def layer_table(summary: PatchSummary) -> Table:
-    """Mean deltas and erasure per layer."""
+    """Mean deltas and erasure per layer; both deltas over the same facts.
+
+    Where S2 was computed at KE layers only, these are the facts that the layer encodes.
+    """
     rows = summary.per_layer
-    shown = [(one["s1"], one["s2"] if one["s2"] is not None else one["s2_ke"]) for one in rows]
+    at_ke = any(one["s2"] is None and one["s2_ke"] is not None for one in rows)
+    names = ("s1_ke", "s2_ke") if at_ke else ("s1", "s2")
+    shown = [[one[name] for name in names] for one in rows]
     top = max([abs(v) for pair in shown for v in pair if v is not None], default=1.0)
+    over = ", over the facts encoded there" if at_ke else ""
     return table(
-        f"{summary.source}: nats per token, by layer",
+        f"{summary.source}: nats per token, by layer{over}",
         ("layer", "S1", "S2", "KE", _HEADS[summary.score][2], "S1 ▏S2"),
         (
             (

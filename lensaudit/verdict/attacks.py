@@ -113,7 +113,7 @@ def _worst(one: WorstRecord, nulls: Calibration) -> list[Told]:
         Estimate(len(one.named) / one.n_scored, n=one.n_scored, why="a count of named facts"),
         f"{len(one.named)} of {one.n_scored}",
         # where nobody is held, the least q is below a level no more often than the level says
-        min((float(fact.q) for fact in one.facts if fact.q), default=None),
+        min((fact.q for fact in one.facts if fact.q is not None), default=None),
         one.authors,
         blind="not naming a fact is no proof",
     )
@@ -320,8 +320,7 @@ def asked_beside(
     found, top, arm = (one and one.entries.get(name) for one in (own, full, retain))
     if found is None or found.value is None or arm is None or arm.value is None or not found.n:
         return None
-    number = Estimate(found.value, n=found.n)
-    return _beside(f"{name} {found.value:.2f}", number, top and top.value, arm.value, None)
+    return _beside(f"{name} {found.value:.2f}", found, top and top.value, arm.value, None)
 
 
 SCALE = {

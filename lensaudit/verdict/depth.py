@@ -8,10 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from lensaudit.groups import unit_of
 from lensaudit.results.kinds.patch import Aligned, Outputs, PatchSummary, Shared, Weakest
 from lensaudit.results.sentences import shown
 from lensaudit.scores.estimate import Estimate
-from lensaudit.scores.intervals import excess_of, share_of
+from lensaudit.scores.intervals import clustered_mean, excess_of, share_of
 from lensaudit.verdict.thresholds import (
     ADDED_FROM,
     CALIBRATED_WITHIN,
@@ -28,6 +29,8 @@ from lensaudit.verdict.thresholds import (
 )
 from lensaudit.verdict.views import Calibration, View, counted_excess, zero_of
 
+Rows = Sequence[Mapping[str, Any]]
+"""Of results.jsonl."""
 MAP_ALONE = "a map alone carries it, which has not told holders of facts from others"
 """Why the aligned depth of another size or tokenizer decides nothing."""
 
@@ -101,7 +104,7 @@ def calibration_problem(calibration: Mapping[str, float | None]) -> str | None:
 
 
 def of_patch(
-    found: PatchSummary, rows: Sequence[Mapping[str, Any]], calibration: Calibration
+    found: PatchSummary, rows: Rows, calibration: Calibration
 ) -> tuple[list[View], Stream]:
     """The views of a run, and how they may be read.
 
@@ -113,9 +116,9 @@ def of_patch(
     measured = found.uds is not None or found.aligned.uds is not None
     off = calibration_problem(found.calibration) if measured and found.score == "uds" else None
     stream = _stream_of(found, rows, off)
-    plain = _plain(found, stream, calibration)
     says = [*_says("said", found.outputs, found.n_groups), *_told(found)]
-    return [*says, *plain, *_mapped(found, stream, calibration)], stream
+    plain = _plain(found, rows, stream, calibration)
+    return [*says, *plain, *_mapped(found, rows, stream, calibration)], stream
 
 
 KEPT = (
@@ -130,6 +133,8 @@ KEPT = (
     "ci95_why",
     "lens",
     "lens_ci95",
+    "lens_ci95_why",
+    "lens_n_scored",
     "weakest",
     "validity",
     "aligned",
@@ -173,7 +178,7 @@ def _says(name: str, one: Outputs | None, n_authors: int) -> Iterator[View]:
     )
 
 
-def _plain(one: PatchSummary, stream: Stream, nulls: Calibration) -> Iterator[View]:
+def _plain(one: PatchSummary, rows: Rows, stream: Stream, nulls: Calibration) -> Iterator[View]:
     """UDS, the Logit Lens and the weakest layer."""
     limits = (
         None if stream.readable is not False else "full cannot read this stream",
@@ -188,12 +193,14 @@ def _plain(one: PatchSummary, stream: Stream, nulls: Calibration) -> Iterator[Vi
         else:
             yield _view(one, nulls, name, one.estimate, *limits)
     if one.lens is not None:
-        ends = one.ci95 if one.score == "lens" else one.lens_ci95
-        yield _view(one, nulls, "lens", Estimate.within(one.lens, ends, why=one.ci95_why), *limits)
-    yield from _layer(one, nulls, "weakest", one.weakest, *limits)
+        ends, n, why = one.lens_ci95, one.lens_n_scored, one.lens_ci95_why
+        if one.score == "lens":
+            ends, n, why = one.ci95, one.n_scored, one.ci95_why
+        yield _view(one, nulls, "lens", Estimate.within(one.lens, ends, n=n, why=why), *limits)
+    yield from _layer(one, nulls, "weakest", one.weakest, rows, *limits)
 
 
-def _mapped(one: PatchSummary, stream: Stream, nulls: Calibration) -> Iterator[View]:
+def _mapped(one: PatchSummary, rows: Rows, stream: Stream, nulls: Calibration) -> Iterator[View]:
     """Views after a map, and without directions that facts share."""
     aligned = one.aligned
     if aligned.uds is None:
@@ -202,12 +209,24 @@ def _mapped(one: PatchSummary, stream: Stream, nulls: Calibration) -> Iterator[V
         return
     blind = None if stream.carried else "full cannot read the aligned stream on facts it holds"
     limits = (blind, _map_problem(aligned))
-    yield _view(one, nulls, "uds_aligned", aligned.uds, *limits)
-    yield from _layer(one, nulls, "uds_weakest", aligned.weakest, *limits)
+    rows = [row for row in rows if row.get("uds_aligned") is not None]
+    yield _view(one, nulls, "uds_aligned", _over(aligned.uds, rows), *limits)
+    yield from _layer(one, nulls, "uds_weakest", aligned.weakest, rows, *limits)
     for name, found in (("shared", aligned.shared), ("many", aligned.many)):
         if found.uds is not None:
-            yield _view(one, nulls, name, found.uds, *limits)
-            yield from _layer(one, nulls, f"{name}_weakest", found.weakest, *limits)
+            yield _view(one, nulls, name, _over(found.uds, rows), *limits)
+            yield from _layer(one, nulls, f"{name}_weakest", found.weakest, rows, *limits)
+
+
+def _over(depth: Estimate, rows: Rows) -> Estimate:
+    """A depth with how many facts it is a mean over, and why it has no interval.
+
+    The summary does not say it; nor do `rows`, these facts, where they name no author.
+    """
+    groups = [row["group"] for row in rows if "group" in row]
+    # no interval: the authors are too few, or each has the same mean
+    alike = clustered_mean([depth.point] * len(groups), groups, unit=unit_of(groups))
+    return replace(depth, n=alike.n, why=None if depth.ends else alike.why) if groups else depth
 
 
 def _view(
@@ -221,7 +240,7 @@ def _view(
     """A depth as the share held, beside the run's own never-trained models."""
     own = {} if one.floor is None else {"uds": one.floor.uds, "uds_aligned": one.floor.aligned}
     zero, null = zero_of(name, [1 - low for low in own.get(name, ())], nulls)
-    depth = replace(depth, n=one.n_scored)
+    depth = replace(depth, n=depth.n or one.n_scored)
     unknown = None if depth.ends else depth.why or "no interval"
     return View(
         name,
@@ -237,10 +256,17 @@ def _view(
 
 
 def _layer(
-    one: PatchSummary, nulls: Calibration, name: str, layer: Weakest | None, *limits: str | None
+    one: PatchSummary,
+    nulls: Calibration,
+    name: str,
+    layer: Weakest | None,
+    rows: Rows,
+    *limits: str | None,
 ) -> Iterator[View]:
+    """A layer's erasure, over the rows that it encodes."""
     if layer is not None:
-        found = _view(one, nulls, name, layer.erasure, *limits)
+        depth = _over(layer.erasure, [row for row in rows if layer.layer in row.get("ke", ())])
+        found = _view(one, nulls, name, depth, *limits)
         yield replace(found, shown=f"{found.shown} at layer {layer.layer}")
 
 
@@ -254,7 +280,7 @@ def _map_problem(one: Aligned) -> str | None:
     return None
 
 
-def _stream_of(one: PatchSummary, rows: Sequence[Mapping[str, Any]], off: str | None) -> Stream:
+def _stream_of(one: PatchSummary, rows: Rows, off: str | None) -> Stream:
     """How the views may be read."""
     aligned, floor, not_needed = one.aligned, one.floor, not one.validity.needed
     unfit = one.uds is None and aligned.uds is not None  # what cannot be patched in is not read
@@ -314,7 +340,7 @@ def _above_floor(one: PatchSummary) -> bool:
     return bool(never and one.ci95 and one.ci95[1] < sum(never) / len(never) - FLOOR_MARGIN)
 
 
-def _low(rows: Sequence[Mapping[str, Any]], name: str) -> tuple[dict[int, float], int]:
+def _low(rows: Rows, name: str) -> tuple[dict[int, float], int]:
     """Facts whose depth is low, of how many."""
     depths = {
         row["idx"]: row[name]

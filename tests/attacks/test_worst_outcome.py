@@ -1,17 +1,22 @@
 """What a list of attacks says, from hits whose answer is known."""
 
+import csv
 from dataclasses import replace
+from operator import attrgetter
 
 import pytest
 import torch
 
 from lensaudit.attacks.arm import AttackFindings, Hit
-from lensaudit.attacks.comparison import compare
+from lensaudit.attacks.comparison import FACTS, compare
 from lensaudit.attacks.elicit import chosen, list_hash
 from lensaudit.data.candidates import facts_of, kind_of, shots_of
 from lensaudit.data.facts import Fact
 from lensaudit.errors import InputError
+from lensaudit.files import write_csv
 from lensaudit.groups import own_group
+from lensaudit.results.kinds.worst import WorstFact
+from lensaudit.results.reading import checked
 from lensaudit.scores.recovery import Arms
 
 ATTACKS = chosen("cheap", ("greedy", "chat", "prefix"))
@@ -89,7 +94,22 @@ def test_a_row_for_every_fact_and_why_one_is_unscored():
     rows = outcome(arm(prefix=range(8)), arm(), unscored=why).facts
     assert [row.idx for row in rows] == list(range(10))
     assert (rows[0].attacks, rows[8].attacks) == ("prefix", "")
-    assert (rows[9].unscored, rows[9].p) == (why[9], "")
+    assert (rows[9].unscored, rows[9].p) == (why[9], None)
+
+
+def test_the_numbers_of_a_fact_are_numbers_and_text_of_an_earlier_version_is_read(tmp_path):
+    facts = outcome(arm(prefix=range(8)), arm(prefix=(9,))).facts
+    assert facts[9].statistic < 0 < facts[0].statistic
+    table = write_csv(tmp_path / "facts.csv", FACTS, map(attrgetter(*FACTS), facts))
+    with table.open(newline="") as lines:
+        assert [float(row["statistic"]) for row in csv.DictReader(lines)] == [
+            one.statistic for one in facts
+        ]
+    old = {"idx": 3, "statistic": "-1.08861", "p": "", "q": "0.25"}
+    assert checked(WorstFact, old, "x") == WorstFact(3, statistic=-1.08861, q=0.25)
+    for text in ("many", "nan"):
+        with pytest.raises(InputError, match="x: q"):
+            checked(WorstFact, {"idx": 3, "q": text}, "x")
 
 
 def test_every_attack_has_a_line_and_the_hash_follows_the_list():

@@ -114,7 +114,7 @@ def test_what_nobody_turns_is_said_as_name_and_value(capsys, tmp_path, monkeypat
             ("--strength", "3", "--constant", "strength=4"),
             "--strength and --constant strength: are",
         ),
-        (("--model", "demo/npo", "--source", "demo/npo"), "--model and --source: are one option"),
+        (("--source", "demo/npo"), "--model and --source: are one option"),
     ],
 )
 def test_a_pair_that_names_nothing_and_a_value_that_is_said_twice_are_refused(
@@ -123,6 +123,20 @@ def test_a_pair_that_names_nothing_and_a_value_that_is_said_twice_are_refused(
     assert unlearn(*typed) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert wanted in line
+
+
+@pytest.mark.parametrize(
+    ("typed", "flag"),
+    [
+        ("eval --model demo/npo --model demo/idknll", "--model"),
+        ("know --source demo/npo --source demo/npo", "--source"),
+        ("cache --source demo/npo --source demo/idknll", "--source"),  # another word for --model
+        ("patch --source demo/npo --full demo/full --full demo/base", "--full"),
+    ],
+)
+def test_two_models_where_one_is_wanted_are_refused(typed, flag, capsys):
+    assert run([*typed.split(), "--dry-run"]) == 2
+    assert capsys.readouterr().err == f"lensaudit: {flag}: takes one value; say it once\n"
 
 
 @pytest.mark.parametrize("typed", ["auditt", "sweep statuss"])

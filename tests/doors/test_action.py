@@ -86,6 +86,16 @@ def test_a_model_that_fails_the_policy_fails_the_step_with_every_reason(runner):
     assert "0.970" in (Path(said["report"]) / "lensaudit_gate.md").read_text()
 
 
+def test_two_uses_in_one_job_keep_a_report_each(runner):
+    (runner / "bin" / "lensaudit").write_text("#!/bin/sh\n")
+    reports = []
+    for name in ("one", "other"):
+        assert step(GATE, results=name).returncode == 0
+        reports.append(Path(outputs(runner)["report"]))
+    assert reports[0] != reports[1]
+    assert all(one.is_dir() for one in reports)
+
+
 def test_nothing_to_judge_ends_with_the_line_and_the_code_of_the_command(runner):
     (runner / "results").mkdir()
     done = step(GATE, results="results")

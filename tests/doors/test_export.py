@@ -26,6 +26,7 @@ from lensaudit.errors import InputError
 from lensaudit.meta.aggregate import aggregated
 from lensaudit.meta.reading import read_values
 from lensaudit.models.registry import load_registry
+from lensaudit.results.locate import locate
 from lensaudit.verdict.collect import verdicts
 
 GOLDEN_FOLDER = Path(__file__).parents[1] / "golden"
@@ -184,6 +185,15 @@ def test_a_record_says_which_way_is_better_and_leaves_out_what_has_no_way(audite
     assert said["left out tofu.privleak"] == "which way is better is not known"
     assert said["unscored tofu.mia_loss"] == "no retain reference"
     assert said["verdict"] == verdicts([audited]).models[0].code
+
+
+def test_an_attack_is_best_at_chance_and_the_metric_made_of_its_areas_is_not(tmp_path):
+    patched(tmp_path / "in" / "patch")
+    cases.eval_run(tmp_path / "in" / "eval", "npo", mia_loss=0.5, s_mia_loss=0.9)
+    (model,) = verdicts([tmp_path / "in"]).models
+    found = model_of(model, locate([tmp_path / "in"])[0]).readings
+    better = {one.name: one.lower_is_better for one in found}
+    assert (better["tofu.mia_loss"], better["tofu.s_mia_loss"]) == (None, True)
 
 
 def test_a_metric_of_two_evaluations_has_two_names(audited, tmp_path):

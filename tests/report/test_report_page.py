@@ -153,12 +153,33 @@ def test_anchors_are_never_judged_and_both_numbers_count_the_same_models(tmp_pat
 def test_the_suite_shows_the_depth_that_patching_found(tmp_path):
     found = patch_run(tmp_path / "patch", "npo")
     eval_run(tmp_path / "eval", "npo", uds=None, model_utility=0.5)
-    (model,) = [one for one in assemble([tmp_path]).models.values() if one.name == "npo"]
-    assert model.metrics["uds"][0] == found["uds"]
-    # of another component it is another number
-    change(tmp_path / "patch", component="mlp")
-    (model,) = [one for one in assemble([tmp_path]).models.values() if one.name == "npo"]
-    assert model.metrics["uds"][0] is None
+
+    def depth():
+        models = assemble([tmp_path]).models.values()
+        return next(one.metrics["uds"] for one in models if one.name == "npo")
+
+    def evaluated(rows):
+        lines = "".join(json.dumps(row | {"split": "forget"}) + "\n" for row in rows)
+        (tmp_path / "eval" / "results.jsonl").write_text(lines)
+
+    assert depth()[0] is None  # which rows the evaluation asked it does not say
+    lines = (tmp_path / "patch" / "results.jsonl").read_text().splitlines()
+    rows = [json.loads(line) for line in lines]
+    # two of 26 have no entity
+    whole = [*rows, *({"idx": idx, "answer": "Yes."} for idx in (98, 99))]
+    evaluated(whole)
+    assert depth()[0] == found["uds"]
+    for others in (rows[:12], whole + [{"idx": idx, "answer": "No."} for idx in range(50, 54)]):
+        evaluated(others)
+        assert depth()[0] is None
+    evaluated(whole)
+    # of another component, scale or choice of layers it is another number
+    for other in ({"component": "mlp"}, {"tau": 0.9}, {"n_unpatched": 12}):
+        change(tmp_path / "patch", **other)
+        assert depth()[0] is None
+        assert depth()[-1] == "no retain reference"
+        change(tmp_path / "patch", **found, n_unpatched=None)
+    assert depth()[0] == found["uds"]
 
 
 def test_of_two_runs_of_the_same_the_later_is_shown_and_the_other_named(tmp_path):

@@ -1,6 +1,7 @@
 import json
 
 import pytest
+from support.report_cases import seal
 
 import lensaudit as la
 from lensaudit.cli.main import run
@@ -108,6 +109,16 @@ def test_an_example_frame_keeps_unscored_rows_and_their_reason(two):
     assert list(frame["entity"][:2]) == ["Ada", "Eve"]
 
 
+def test_layers_that_encode_a_fact_are_counted_of_exact_match_too(tmp_path):
+    folder = write_run(tmp_path / "a")
+    assert list(la.frames.examples(folder)["n_ke"]) == [2, 2, 0]
+    lines = (folder / "results.jsonl").read_text()
+    (folder / "results.jsonl").write_text(lines.replace('"ke"', '"ft"').replace('"uds"', '"udr"'))
+    write_json(folder / "summary.json", {"source": "a"} | SUMMARY | {"score": "em", "udr": 0.25})
+    seal(folder)
+    assert list(la.frames.examples(folder)["n_ke"]) == [2, 2, 0]
+
+
 def test_a_layer_frame_is_layers_csv_with_its_source(two):
     frame = la.frames.layers(two / "a")
     assert len(frame) == len(LAYERS)
@@ -147,6 +158,18 @@ def test_the_layer_profile_draws_the_means(two, pyplot):
     assert list(lines["S1 (retain)"].get_ydata()) == [2.0, 3.0]
     assert list(lines["S2 (a)"].get_ydata()) == [0.0, 0.5]
     ax.figure.canvas.draw()
+
+
+def test_where_s2_was_computed_at_ke_layers_only_s1_is_of_the_same_facts(two, pyplot):
+    frame = la.frames.layers(two)
+    whole = la.plot.layer_profile(frame)
+    assert whole.get_xlabel() == "layer"
+    # fact 1 is not encoded at layer 1: 4 leaves the mean of S1 there
+    ax = la.plot.layer_profile(frame.assign(s2=frame["s2"].where(frame["ke"] == 1)))
+    assert ax.get_xlabel() == "layer, means over the facts encoded there"
+    assert [list(line.get_ydata()) for line in ax.get_lines()] == [[2.0, 2.0], *[[0.0, 1.0]] * 2]
+    unfit = la.plot.layer_profile(frame.assign(s2=frame["s2"].where(frame["source"] == "a")))
+    assert [list(line.get_ydata()) for line in unfit.get_lines()] == [[2.0, 3.0], [0.0, 0.5], []]
 
 
 def test_the_heat_map_shows_each_erasure_once_and_gaps_as_gaps(two, pyplot):

@@ -1,6 +1,7 @@
 """What Python prints of a result is what its command prints."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from lensaudit.auditing.result import PatchResult
 from lensaudit.cli.main import run
 from lensaudit.errors import InputError
 from lensaudit.results.kinds.patch import PatchSummary
+from lensaudit.screen.depth import layer_table
 from lensaudit.screen.explain import explain
 
 
@@ -27,6 +29,17 @@ def test_a_result_reads_as_its_command_prints_it_and_others_follow(tmp_path, cap
     la.show([said, found])
     text = capsys.readouterr().out
     assert text.index("Unlearning depth") < text.index("forget_Q_A_Prob")
+
+
+def test_both_deltas_of_a_layer_are_over_the_same_facts():
+    means = {"n_ke": 1, "s1": 0.25, "s1_ke": 1.0, "s2_ke": 0.5, "erasure": 0.5}
+    by_layer = [{"layer": layer, "s2": s2, **means} for layer, s2 in ((0, 0.125), (1, None))]
+    run_of = partial(PatchSummary, source="x", score="uds", n_scored=1)
+    every, at_ke = (layer_table(run_of(per_layer=by_layer[:n])) for n in (1, 2))
+    assert [[*column.cells] for column in every.columns[1:3]] == [["0.250"], ["0.125"]]
+    assert [[*column.cells] for column in at_ke.columns[1:3]] == [["1.000"] * 2, ["0.500"] * 2]
+    over = ", over the facts encoded there"
+    assert [over in str(one.title) for one in (every, at_ke)] == [False, True]
 
 
 def test_names_are_no_markup_and_send_no_escapes(capsys):

@@ -78,6 +78,7 @@ def eval_folder(folder, role, rouge, rows="r"):
     folder.mkdir(parents=True)
     scored = {str(at): {"rougeL_recall": rouge} for at in range(64)}
     log = {"forget_Q_A_ROUGE": {"agg_value": rouge, "value_by_index": scored}}
+    log["forget_Q_A_ROUGE"]["interval_95"] = [rouge - 0.05, rouge + 0.05]
     (folder / "TOFU_EVAL.json").write_text(json.dumps(log))
     weights = made.inputs(made.summary())[role]["weights"]
     named = {"model": {"name": role, "weights": weights}, "data": {"forget": rows}}
@@ -470,6 +471,7 @@ def test_what_is_answered_is_read_beside_the_evaluations_of_the_anchors(tmp_path
     (asked,) = (view for view in one.views if view.name == "asked")
     assert (asked.reason == ALONE) is (rows == "others")
     assert asked.shown.endswith("full 95%, retain 40%") is (rows == "r")
+    assert asked.number.ends == (own - 0.05, own + 0.05)
 
 
 @pytest.mark.parametrize(

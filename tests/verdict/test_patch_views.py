@@ -46,6 +46,32 @@ def test_every_depth_is_a_share_held_on_one_scale():
     }
 
 
+def test_each_depth_counts_its_own_facts_and_has_its_own_reason():
+    lens = {"lens": 0.4, "lens_n_scored": 7, "lens_ci95_why": "2 authors: no interval"}
+    bare = {"layer": 3, "erasure": 0.5}
+    content = made.summary(n=6, weakest=bare, aligned=made.aligned(weakest=0.5), **lens)
+    content["aligned"]["weakest"] = content["aligned"]["shared"]["weakest"] = bare
+    # five facts of four authors at layer 3; the last is not aligned
+    rows = [
+        {"idx": at, "group": at % 4, "ke": [2, 3] if at else [2], "uds": 0.9}
+        | {"uds_aligned": 0.9 if at < 5 else None}
+        for at in range(6)
+    ]
+    found = {one.name: one for one in made.parts(content, rows)[0]}
+    counted = {name: one.number.n for name, one in found.items() if one.group != "answers"}
+    at_layer = {"weakest": 5, "uds_weakest": 4, "shared_weakest": 4, "many_weakest": 4}
+    assert counted == {"uds": 6, "lens": 7, "uds_aligned": 5, "shared": 5, "many": 5} | at_layer
+    assert found["lens"].why == "2 authors: no interval"
+    assert found["weakest"].why == found["shared_weakest"].why == "4 authors: no interval"
+    spread = [row | {"group": row["idx"]} for row in rows]
+    again = {one.name: one for one in made.parts(content, spread)[0]}
+    assert again["weakest"].why == "every author has the same mean: no interval"
+    assert again["uds_weakest"].why == "4 authors: no interval"
+    # a ledger keeps no author
+    kept = {one.name: one for one in made.parts(content, made.rows_of(content))[0]}
+    assert (kept["weakest"].number.n, kept["weakest"].why) == (6, "no interval")
+
+
 def test_what_it_says_is_counted_against_retain_and_full():
     found, _ = views(made.summary(outputs=made.said(0.5, 0.9, 0.1, n=80)))
     one = found["said"]

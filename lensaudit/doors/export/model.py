@@ -25,7 +25,7 @@ from lensaudit.verdict.views import View
 HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 _OF_KEPT = ("retain_", "ra_", "wf_")
 """How metrics of rows to keep begin: there, and for utility, knowing is better."""
-_TWO_SIDED = re.compile(r"privleak|rel_diff|.*_PERT_.*")
+_TWO_SIDED = re.compile(r"privleak|rel_diff|mia_.*|.*_PERT_.*")
 """Metrics whose best value is in the middle, and those of wrong answers: no way is better."""
 
 

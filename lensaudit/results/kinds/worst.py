@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from annotated_types import Len
+from pydantic import BeforeValidator
 
 from lensaudit.results.reading import Length, Number, Whole, json_lines, need
 
@@ -35,6 +36,13 @@ class WorstAttack:
     tokens: Whole
 
 
+Marked = Annotated[
+    Number | None,
+    BeforeValidator(lambda one: (float(one) if one else None) if isinstance(one, str) else one),
+]
+"""A number; an earlier version wrote it as text, empty where there was none."""
+
+
 @dataclass(frozen=True)
 class WorstFact:
     """What a worst case says of one fact: a row of `facts.csv`."""
@@ -44,9 +52,10 @@ class WorstFact:
     entity: str = ""
     attacks: str = ""
     """Names joined by `;`."""
-    statistic: str = ""
-    p: str = ""
-    q: str = ""
+    statistic: Marked = None
+    """Of the entity among its placebos; None where no attack scores both."""
+    p: Marked = None
+    q: Marked = None
     """Below it the fact may be named as known."""
     unscored: str = ""
     question: str = ""
