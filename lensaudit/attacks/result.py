@@ -1,11 +1,14 @@
 """Results of attacks, read from their folders; no model library is imported."""
 
 import csv
+import math
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from lensaudit.files import read_json, read_text
+from lensaudit.models.weight_files import header_of, weight_files
 from lensaudit.results.manifest import MANIFEST
 from lensaudit.results.owner import folders_for
 from lensaudit.results.run import RunResult
@@ -16,6 +19,10 @@ from lensaudit.training.record import kept_losses
 TAUGHT = 0.1
 """Share by which the loss of the taught rows must fall, or the attack did next to nothing."""
 
+MOST = 0.5
+"""Share of the weights in blocks from which rounding is that of a model."""
+_BLOCK = re.compile(r"\.\d+\.")
+"""In the name of a tensor of a block."""
 WORST, SAMPLE = "worst", "sample"
 
 
@@ -74,14 +81,18 @@ def taught_nothing(out: Path) -> str | None:
 def rounded(method: str, out: Path) -> dict[str, Any]:
     """How far off the weights of a finished folder are, as `quantize --json` tells it."""
     options = read_json(out / MANIFEST)["options"]
-    rows = csv.DictReader(read_text(out / "errors.csv").splitlines())
+    rows = list(csv.DictReader(read_text(out / "errors.csv").splitlines()))
     errors = {row["matrix"]: float(row["relative_error"]) for row in rows}
     worst = max(errors, key=errors.__getitem__)
+    headers = (header_of(file).items() for file in weight_files(out))
+    shapes = (told["shape"] for header in headers for name, told in header if _BLOCK.search(name))
+    n_all = sum(math.prod(shape) for shape in shapes if len(shape) > 1)
     return {
         "out": str(out),
         "method": method,
         "engine": options["engine"].split()[0],
         "matrices": len(errors),
+        "share": sum(int(row["n_weights"]) for row in rows) / n_all,
         "relative_error": options["relative_error"],
         "worst": {"matrix": worst, "relative_error": errors[worst]},
     }

@@ -174,6 +174,11 @@ def quantize(settings: RoundSettings, as_json: bool, dry_run: bool) -> None:
         if not as_json:
             return
     found = library.attacks_result.rounded(settings.method, made.out)
+    if found["share"] < library.attacks_result.MOST:
+        notice(
+            f"{made.out}: {found['share']:.0%} of the weights in blocks were rounded; those of "
+            "experts are no linear layers, and stayed as they were"
+        )
     worst = found["worst"]
     line = (
         f"{made.out}: {made.what}, {found['matrices']} matrices, relative weight error "

@@ -186,10 +186,21 @@ def residuals(
     """A component of every layer, and the final norm's output, in one forward pass.
 
     Logits are computed at the last position only.
+
+    Raises:
+        InputError: the stream has another type than the weights, or no final norm at every token.
     """
     names = [hook_name(layer, component) for layer in range(n_layers(model))]
     cache = captured(model, tokens, [*names, "ln_final.hook_out"])
-    return torch.stack([cache[name] for name in names], dim=1), cache["ln_final.hook_out"]
+    stack, last = torch.stack([cache[name] for name in names], dim=1), cache["ln_final.hook_out"]
+    kind, dtype = type(model.original_model).__name__, next(model.original_model.parameters()).dtype
+    if last.shape[1] != tokens.shape[1]:
+        raise InputError(f"{kind}: its final norm reads the last token alone; it cannot be cached")
+    if stack.dtype != dtype:
+        raise InputError(
+            f"{kind}: its stream is {stack.dtype}, its weights are {dtype}; use --dtype float32"
+        )
+    return stack, last
 
 
 def residuals_by_block(
@@ -317,10 +328,12 @@ def cached_logits(
             use_cache=True,
             logits_to_keep=n_logits,
         )
-    if grown is None:
+    # of a layer with another state, as a convolution's, rows cannot be chosen
+    if grown is None or any(hasattr(one, "conv_states") for one in grown.layers):
+        kept = "no keys and values" if grown is None else "more than keys and values"
         raise InputError(
-            f"{type(model.original_model).__name__} keeps no keys and values, so lensaudit cannot "
-            "generate with it; `lensaudit patch --ask none` asks it nothing"
+            f"{type(model.original_model).__name__} keeps {kept}, so lensaudit cannot generate "
+            "with it; `lensaudit patch --ask none` asks it nothing"
         )
     return logits, grown
 

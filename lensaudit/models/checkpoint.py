@@ -255,6 +255,8 @@ def _check_kind(name: str, config: Mapping[str, Any], *, allow_packed: bool) -> 
             "made from (`lensaudit quantize` rounds that), or save it dequantised"
         )
     architecture = str((config.get("architectures") or ["unknown"])[0])
+    inner = config.get("text_config")
+    capped = inner if isinstance(inner, Mapping) else config
     odd = {
         f"{architecture} is no decoder-only language model; wanted a …ForCausalLM": (
             _BIDIRECTIONAL.search(architecture) or config.get("is_encoder_decoder")
@@ -268,6 +270,11 @@ def _check_kind(name: str, config: Mapping[str, Any], *, allow_packed: bool) -> 
             # others read no such key
             config.get("model_type") in ("gpt2", "gpt_bigcode")
             and config.get("scale_attn_weights") is False
+        ),
+        "a Gemma 3 with attn_logit_softcapping, which transformers leaves out and TransformerLens "
+        "applies, so no number of it could be trusted": (
+            str(config.get("model_type")).startswith("gemma3")
+            and capped.get("attn_logit_softcapping")
         ),
     }
     if why := next((why for why, holds in odd.items() if holds), None):

@@ -100,6 +100,7 @@ def sizes_of(config: Any, dtype: str) -> Sizes:
     n_heads = getattr(config, "num_attention_heads", None) or 1  # a state space model has none
     d_head = getattr(config, "head_dim", None) or config.hidden_size // n_heads
     dense = getattr(config, "intermediate_size", None) or 4 * config.hidden_size
+    dense = max(dense) if isinstance(dense, list | tuple) else dense  # one for each layer
     n_used = getattr(config, "num_experts_per_tok", None) or 1
     one = getattr(config, "moe_intermediate_size", None) or dense
     shared = getattr(config, "shared_expert_intermediate_size", None) or 0

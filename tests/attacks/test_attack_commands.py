@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from support import llama_of
+from support import llama_of, tiny_model_of
 from transformers import AutoModelForCausalLM
 
 from lensaudit.cli.main import run
@@ -71,7 +71,7 @@ def test_a_quantised_checkpoint_holds_the_rounded_weights_and_opens_by_its_folde
     model = AutoModelForCausalLM.from_pretrained(place / "start", dtype=torch.bfloat16)
     twin, errors = quantised(model, method, engine="torch")
     assert same(weights(tmp_path / "q"), dict(twin.state_dict()))
-    assert said["matrices"] == len(errors) == 14
+    assert (said["matrices"], len(errors), said["share"]) == (14, 14, 1.0)
     assert said["relative_error"] == pytest.approx({"nf4": 0.092, "int8": 0.006}[method], rel=0.2)
     start, made = (open_model(str(folder)) for folder in (place / "start", tmp_path / "q"))
     assert made.weights != start.weights
@@ -79,6 +79,22 @@ def test_a_quantised_checkpoint_holds_the_rounded_weights_and_opens_by_its_folde
     record = json.loads((tmp_path / "q" / "manifest.json").read_text())["inputs"]
     assert record["weights"] == start.weights
     assert (record["method"], record["block"]) == (method, 64 if method == "nf4" else None)
+
+
+def test_experts_stay_and_it_is_said_how_much_was_rounded(place, tmp_path, capsys):
+    for one in (place / "start").glob("*token*"):
+        shutil.copy(one, tmp_path / one.name)
+    tiny_model_of("Mixtral", num_hidden_layers=1, vocab_size=300).save_pretrained(tmp_path)
+    words = ["quantize", "--source", str(tmp_path), "--out", str(tmp_path / "q")]
+    assert run([*words, "--engine", "torch", "--json"]) == 0
+    told = capsys.readouterr()
+    share = json.loads(told.out)["share"]
+    assert 0 < share < 0.5
+    assert f"{share:.0%} of the weights in blocks were rounded; those of experts" in told.err
+    before, after = weights(tmp_path), weights(tmp_path / "q")
+    experts = [one for one in before if "experts" in one]
+    assert experts
+    assert all(torch.equal(before[one], after[one]) for one in experts)
 
 
 @pytest.mark.parametrize(

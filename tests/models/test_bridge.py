@@ -120,6 +120,24 @@ def test_a_model_without_keys_and_values_generates_nothing(kind, tiny_tokenizer)
     assert f"{kind}ForCausalLM keeps no keys and values" in said
 
 
+def test_a_hybrid_of_attention_and_convolution_generates_nothing(tiny_tokenizer):
+    """Of its cache no rows can be chosen: texts would be those of other prompts."""
+    changes = {"num_hidden_layers": 2, "layer_types": ["conv", "full_attention"]}
+    model = bridge_from(support.tiny_model_of("Lfm2", **changes), tiny_tokenizer)
+    tokens = torch.arange(3, 9)[None]
+    assert residuals(model, tokens)[0].shape == (1, 2, 6, 32)
+    said = support.refusal(
+        cached_step, model, tokens, mask=torch.ones_like(tokens), positions=tokens - 3
+    )
+    assert "Lfm2ForCausalLM keeps more than keys and values" in said
+
+
+def test_a_stream_of_another_type_than_the_weights_is_refused(tiny_tokenizer):
+    made = support.tiny_model_of("Mamba", num_hidden_layers=1).bfloat16()
+    said = support.refusal(residuals, bridge_from(made, tiny_tokenizer), torch.arange(3, 9)[None])
+    assert "its stream is torch.float32, its weights are torch.bfloat16; use --dtype" in said
+
+
 def test_hooks_are_gone_afterwards_and_after_an_error(tiny, ragged):
     model, tokens = tiny(), make_batch(ragged).tokens
     plain = logits_of(model, tokens)

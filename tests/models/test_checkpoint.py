@@ -161,6 +161,10 @@ def test_the_tokenizer_hash_follows_special_tokens_template_and_merges(folder):
             lambda f: change(f / "config.json", model_type="gpt2", scale_attn_weights=False),
             "(scale",
         ),
+        (
+            lambda f: change(f / "config.json", model_type="gemma3_text", attn_logit_softcapping=5),
+            "a Gemma 3 with attn_logit_softcapping",
+        ),
         (lambda f: (f / "tokenizer.json").unlink(), "no tokenizer"),
         (lambda f: write(f / "tokenizer.json", "x"), "tokenizer.json: line 1 is not JSON"),
         (lambda f: write(f / "tokenizer_config.json", []), "tokenizer_config.json: holds list"),
