@@ -20,9 +20,9 @@ from lensaudit.cli import library
 from lensaudit.cli.options import PlaceName, options, result_folder, shared
 from lensaudit.cli.terminal import (
     LOOKING,
-    ProgressBar,
     answer,
     during,
+    looked_up,
     notice,
     one_or_all,
     say,
@@ -49,10 +49,7 @@ def worst(
         with library.attacks_calls.entered(settings):
             say(library.attacks_worst.plan_worst(source, settings, out, notice=notice))
         return
-    with during(LOOKING):
-        attacked = library.attacks_calls.attacked
-    with ProgressBar() as bar:
-        found = attacked(source, settings, out, notice=notice, progress=bar)
+    found = looked_up(lambda: library.attacks_calls.attacked, source, settings, out)
     document = {"out": str(found.folder), **found.summary}
     answer(document, library.screen_attacks.of_worst(found.record), found.folder, as_json=as_json)
 
@@ -73,10 +70,7 @@ def sample(
     if dry_run:
         say(library.attacks_sampling.plan_sample(source, settings, out, notice=notice))
         return
-    with during(LOOKING):
-        sampled = library.attacks_calls.sampled
-    with ProgressBar() as bar:
-        found = sampled(source, settings, out, notice=notice, progress=bar)
+    found = looked_up(lambda: library.attacks_calls.sampled, source, settings, out)
     document = {"out": str(found.folder), **found.summary}
     answer(document, library.screen_attacks.of_sample(found.record), found.folder, as_json=as_json)
 
@@ -103,10 +97,7 @@ def effort(
         ready = library.effort_runs.prepare(sources, settings, out, notice)
         say("\n".join(library.effort_runs.plan_lines(ready)))
         return
-    with during(LOOKING):
-        brought_back = library.attacks_calls.brought_back
-    with ProgressBar() as bar:
-        found = brought_back(sources, settings, out, many=True, notice=notice, progress=bar)
+    found = looked_up(lambda: library.attacks_calls.brought_back, sources, settings, out, many=True)
     parts = (
         part
         for one in found
@@ -131,17 +122,13 @@ def relearn(settings: RelearnSettings, as_json: bool, dry_run: bool) -> None:
         job = library.attacks_relearn.prepare(settings, settings.model)
         say("\n".join(job.planned(settings.out, force=settings.force, tell=notice)))
         return
-    with during(LOOKING):
-        calls = library.attacks_calls
     if not settings.audit:
-        with ProgressBar() as progress:
-            made = calls.relearned(settings, notice=notice, progress=progress)
+        made = looked_up(lambda: library.attacks_calls.relearned, settings)
         print_trained(made, {}, as_json=as_json)
         if (nothing := library.attacks_result.taught_nothing(made.out)) is not None:
             notice(nothing)
         return
-    with ProgressBar() as progress:
-        shifts, folder = calls.relearned_and_scored(settings, notice=notice, progress=progress)
+    shifts, folder = looked_up(lambda: library.attacks_calls.relearned_and_scored, settings)
     for one in shifts:
         if one.remark is not None:
             notice(f"{one.model}: {one.remark}")
@@ -209,10 +196,7 @@ def run(settings: StudySettings, as_json: bool, dry_run: bool) -> None:
         for study in studies:
             say("\n".join(library.rtt_execution.plan_lines(study, log)))
         return
-    with during(LOOKING):
-        studied = library.attacks_calls.studied
-    with ProgressBar() as progress:
-        found = studied(settings, notice=notice, progress=progress)
+    found = looked_up(lambda: library.attacks_calls.studied, settings)
     print_summaries(found, as_json=as_json)
 
 
@@ -290,10 +274,7 @@ def unlearn(settings: UnlearnSettings, as_json: bool, dry_run: bool) -> None:
             )
         )
         return
-    with during(LOOKING):
-        unlearned = library.attacks_calls.unlearned
-    with ProgressBar() as progress:
-        made = unlearned(settings, notice=notice, progress=progress)
+    made = looked_up(lambda: library.attacks_calls.unlearned, settings)
     method = library.attacks_calls.method_of(made.out)
     print_trained(made, {"method": method}, as_json=as_json)
 

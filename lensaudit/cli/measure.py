@@ -27,6 +27,7 @@ from lensaudit.cli.terminal import (
     answer,
     during,
     is_quiet,
+    looked_up,
     notice,
     one_or_all,
     say,
@@ -62,10 +63,7 @@ def patch_command(
     if dry_run:
         say(library.auditing_patch.plan_patch(sources, settings, out, notice=notice).text())
         return
-    with during(LOOKING):
-        patched = library.auditing_calls.patched
-    with ProgressBar() as bar:
-        found = patched(sources, settings, out, notice=notice, progress=bar)
+    found = looked_up(lambda: library.auditing_calls.patched, sources, settings, out)
     folders = (f"written: {one.folder}" for one in found)
     shown = chain(
         library.screen_depth.of_runs(
@@ -93,10 +91,7 @@ def cache_command(model: str, settings: CacheSettings, as_json: bool, dry_run: b
     if dry_run:
         say(library.doors_cache_fill.plan_cache(model, settings).text())
         return
-    with during(LOOKING):
-        cached = library.doors_cache.cached
-    with ProgressBar() as bar:
-        found = cached(model, settings, progress=bar, notice=notice)
+    found = looked_up(lambda: library.doors_cache.cached, model, settings)
     answer(found.summary, [str(one.folder) for one in found.parts.values()], as_json=as_json)
 
 
@@ -197,18 +192,12 @@ def audit_command(
         plan = library.auditing_audit.plan_audit(sources, settings, out, who=who, notice=notice)
         say(_plan(plan))
         return
-    with during(LOOKING):
-        audited = library.auditing_calls.audited
-    with ProgressBar() as bar:
-        found = audited(
-            sources,
-            settings,
-            out,
-            notice=notice,
-            progress=bar,
-            planned=lambda plan: None if is_quiet() else say(_plan(plan), err=True),
-            who=library.association_calls.WHO_HAS_WHAT,
-        )
+    found = looked_up(
+        lambda: library.auditing_calls.audited,
+        *(sources, settings, out),
+        planned=lambda plan: None if is_quiet() else say(_plan(plan), err=True),
+        who=library.association_calls.WHO_HAS_WHAT,
+    )
     page, sealed = found.folder / PAGE, found.folder / library.auditing_result.AUDIT_MANIFEST
     if not sealed.exists() or page not in library.results_integrity.answered_for(sealed):
         left_out = library.report_render.write_report(
@@ -346,10 +335,7 @@ def know_command(
     if dry_run:
         say("\n".join(library.association_run.plan_into(source, settings, out, notice=notice)))
         return
-    with during(LOOKING):
-        known = library.association_calls.known
-    with ProgressBar() as bar:
-        found = known(source, settings, out, notice=notice, progress=bar)
+    found = looked_up(lambda: library.association_calls.known, source, settings, out)
     document = {"out": str(found.folder), **found.summary}
     answer(document, library.screen_attacks.of_know(found.record), found.folder, as_json=as_json)
 

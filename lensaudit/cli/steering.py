@@ -8,7 +8,7 @@ import click
 
 from lensaudit.cli import library
 from lensaudit.cli.options import SettingOption, options, shared
-from lensaudit.cli.terminal import LOOKING, ProgressBar, answer, during, notice, say
+from lensaudit.cli.terminal import answer, looked_up, notice, say
 from lensaudit.steer.settings import (
     CrossSettings,
     DirectionSettings,
@@ -40,10 +40,7 @@ def steer_extract(settings: ExtractSettings, as_json: bool, dry_run: bool) -> No
         job = library.steer_extract.open_extraction(settings, notice)
         say(library.steer_extract.plan_of(job))
         return
-    with during(LOOKING):
-        extracted = library.doors_steering.extracted
-    with ProgressBar() as progress:
-        found = extracted(settings, notice=notice, progress=progress)
+    found = looked_up(lambda: library.doors_steering.extracted, settings)
     shown = library.screen_steer.of_vectors(found.documents, found.massive)
     answer(found.documents, shown, found.folder, as_json=as_json)
 
@@ -92,10 +89,7 @@ def steer_cross(settings: CrossSettings, as_json: bool, dry_run: bool) -> None:
     if dry_run:
         say(library.steer_crossing.open_crossing(settings, notice).plan())
         return
-    with during(LOOKING):
-        crossed = library.doors_steering.crossed
-    with ProgressBar() as progress:
-        matrix, path = crossed(settings, notice=notice, progress=progress)
+    matrix, path = looked_up(lambda: library.doors_steering.crossed, settings)
     document = library.results_reading.document(matrix)
     answer(document, library.screen_steer.of_traits(matrix), path, as_json=as_json)
     if find_spec("matplotlib"):
@@ -116,10 +110,7 @@ def steer_audit(settings: DirectionSettings, as_json: bool, dry_run: bool) -> No
     if dry_run:
         say(library.steer_audit.plan_of(library.steer_audit.open_audit(settings, notice)))
         return
-    with during(LOOKING):
-        directed = library.doors_steering.directed
-    with ProgressBar() as progress:
-        found = directed(settings, notice=notice, progress=progress)
+    found = looked_up(lambda: library.doors_steering.directed, settings)
     answer(
         found.summary,
         library.screen_steer.of_directions(found.record),
@@ -141,10 +132,7 @@ def _steered(
     if dry_run:
         say(library.steer_evaluate.Steering.of(settings, notice).plan())
         return
-    with during(LOOKING):
-        steered = library.doors_steering.steered
-    with ProgressBar() as progress:
-        results, path = steered(settings, notice=notice, progress=progress)
+    results, path = looked_up(lambda: library.doors_steering.steered, settings)
     document = library.results_reading.document(results)
     parts = [*getattr(library.screen_steer, shown)(results)]
     if report:

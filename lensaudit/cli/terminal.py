@@ -10,9 +10,9 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from lensaudit.progress import Progress
     from lensaudit.screen.tables import Part
 
-
+Found = TypeVar("Found")
 LEVELS = ("debug", "info", "warning", "error")
 """What of stderr is shown: also other packages' warnings, progress, remarks, errors alone."""
 QUIET_SECONDS = 10
@@ -203,6 +203,17 @@ def announce(arguments: Sequence[str]) -> None:
 
 
 LOOKING = "looking for a finished run"
+
+
+def looked_up(call: Callable[[], Callable[..., Found]], *asked: Any, **how: Any) -> Found:
+    """The result of a function of the library, read or made; told remarks and progress.
+
+    `call` gives the function, whose module is imported while a person reads what is looked for.
+    """
+    with during(LOOKING):
+        found = call()
+    with ProgressBar() as bar:
+        return found(*asked, notice=notice, progress=bar, **how)
 
 
 @contextmanager
