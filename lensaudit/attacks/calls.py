@@ -63,11 +63,8 @@ def attacked(
 
         return worst_into(source, settings, folder, notice=tell, progress=progress, opened=opened)
 
-    def read(place: Path) -> WorstResult:
-        return WorstResult(source, place, read_as(WorstRecord, place / SUMMARY))
-
     with entered(settings):
-        return _of_one(WORST, source, settings, folder, read, made, notice)
+        return _of_one(WORST, source, settings, folder, (WorstResult, WorstRecord), made, notice)
 
 
 @contextmanager
@@ -104,10 +101,7 @@ def sampled(
 
         return sample_into(source, settings, folder, notice=tell, progress=progress, opened=opened)
 
-    def read(place: Path) -> RunResult:
-        return RunResult(source, place, read_as(SampleRecord, place / SUMMARY))
-
-    return _of_one(SAMPLE, source, settings, folder, read, made, notice)
+    return _of_one(SAMPLE, source, settings, folder, (RunResult, SampleRecord), made, notice)
 
 
 def _of_one(
@@ -115,15 +109,16 @@ def _of_one(
     source: str,
     settings: Any,
     folder: Path | None,
-    read: Callable[[Path], One],
+    kind: tuple[type[One], type[Any]],
     made: Callable[[Notice, Callable[[], None]], One],
     notice: Notice,
 ) -> One:
     """The result of an attack on one model, in its usual folder, beside it, or in one named."""
+    result, record = kind
     return once(
         Asked(settings=settings, names=(source,)),
         [usual_place(command, source, folder)],
-        lambda places: read(*places),
+        lambda places: result(source, places[0], read_as(record, places[0] / SUMMARY)),
         made,
         notice=notice,
         named=folder is not None,
@@ -153,12 +148,6 @@ def brought_back(
     names = tuple(dict.fromkeys(sources))
     folders = effort_folders(names, out) if names else {}
 
-    def read(_: Sequence[Path]) -> list[EffortResult]:
-        return [
-            EffortResult(name, one, read_as(EffortRecord, one / SUMMARY))
-            for name, one in folders.items()
-        ]
-
     def made(tell: Notice, opened: Callable[[], None]) -> list[EffortResult]:
         from lensaudit.attacks.effort import job, runs  # seconds to import
 
@@ -167,8 +156,16 @@ def brought_back(
         fitting = job.fitting_workers(ready.anchors[0], ready.device) if many else 1
         return runs.run(ready, workers=settings.workers or fitting, progress=progress)
 
-    asked = Asked(settings=settings, names=names)
-    return once(asked, [*folders.values()], read, made, notice=notice)
+    return once(
+        Asked(settings=settings, names=names),
+        [*folders.values()],
+        lambda _: [
+            EffortResult(name, one, read_as(EffortRecord, one / SUMMARY))
+            for name, one in folders.items()
+        ],
+        made,
+        notice=notice,
+    )
 
 
 def studied(
@@ -229,10 +226,8 @@ def relearned(
 
         return prepare(settings, settings.model)
 
-    def words(job: Any) -> str:
-        return f"{job.start.spec.name} relearned, {job.recipe.n_steps} steps"
-
     assert settings.out is not None
+    words = "{0.start.spec.name} relearned, {0.recipe.n_steps} steps"
     return _trained(settings, settings.out, job, words, notice, progress)
 
 
@@ -246,9 +241,7 @@ def unlearned(
 
         return prepare(settings)
 
-    def words(job: Any) -> str:
-        return f"{job.method.name} from {job.start.spec.name}, {job.recipe.n_steps} steps"
-
+    words = "{0.method.name} from {0.start.spec.name}, {0.recipe.n_steps} steps"
     return _trained(settings, settings.out, job, words, notice, progress)
 
 
@@ -260,9 +253,7 @@ def quantized(settings: RoundSettings, *, notice: Notice = unheard) -> Trained:
 
         return prepare(settings)
 
-    def words(job: Any) -> str:
-        return f"{job.method} of {job.start.spec.name}"
-
+    words = "{0.method} of {0.start.spec.name}"
     return _trained(settings, settings.out, job, words, notice, unheard)
 
 
@@ -270,18 +261,20 @@ def _trained(
     settings: Any,
     out: Path,
     job: Callable[[], Any],
-    words: Callable[[Any], str],
+    words: str,
     notice: Notice,
     progress: Tell,
 ) -> Trained:
-    """What a job makes, or made before; a folder with a state of the training is gone on with."""
+    """What a job makes, or made before; a folder with a state of the training is gone on with.
+
+    `words` says how, with the fields of the job in it.
+    """
 
     def made(_: Notice, opened: Callable[[], None]) -> Trained:
         asked = job()
         opened()
-        report = partial(_told, progress)
-        new = asked.make(out, report, force=settings.force, tell=notice)
-        return Trained(out, new, words(asked))
+        new = asked.make(out, partial(_told, progress), force=settings.force, tell=notice)
+        return Trained(out, new, words.format(asked))
 
     places = [] if (out / STATE_FOLDER).exists() else [out]
     return once(
@@ -305,9 +298,6 @@ def relearned_and_scored(
     work = scored_in(settings.model, settings.out)
     places = [work, *([settings.out] if settings.out else [])]
 
-    def read(_: Sequence[Path]) -> tuple[tuple[ScoreChange, ...], Path]:
-        return tuple(read_as(RelearnRecord, work / "audit.json").shifts), work
-
     def made(tell: Notice, opened: Callable[[], None]) -> tuple[tuple[ScoreChange, ...], Path]:
         from lensaudit.attacks.relearn import attack, prepare  # seconds to import
 
@@ -315,7 +305,14 @@ def relearned_and_scored(
         opened()
         return attack(settings, notice=tell, progress=progress)
 
-    return once(Asked(settings=settings), places, read, made, notice=notice, says=False)
+    return once(
+        Asked(settings=settings),
+        places,
+        lambda _: (tuple(read_as(RelearnRecord, work / "audit.json").shifts), work),
+        made,
+        notice=notice,
+        says=False,
+    )
 
 
 def method_of(out: Path) -> str:

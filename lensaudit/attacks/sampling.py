@@ -130,11 +130,7 @@ def drawing(fact: Fact, how: SamplerSetting, n: int, n_steps: int, seed: int) ->
     """How a fact's rows draw: each has numbers of its own, the same for every model."""
     keys = [f"{fact.idx}/{fact.question}/{number}" for number in range(n)]
     draws = draws_of(keys, n_steps=n_steps, seed=seed, temperature=how.temperature)
-
-    def choose(logits: Any, row: Any, step: int) -> Any:
-        return draws(nucleus(logits, how), row, step)
-
-    return choose
+    return lambda logits, row, step: draws(nucleus(logits, how), row, step)
 
 
 def sample_into(
@@ -165,14 +161,18 @@ def sample_into(
     opened()
     identity = identity_of(arms, settings, errors)
     run = folder_for(COMMAND, source, folder, identity, force=settings.force, tell=notice)
-    out = run.path
     said = cache(lambda: _said_by_all(arms, settings, progress))
-
-    def work() -> SampleRecord:
-        return _written(arms, settings, errors, said(), out)
-
-    record = in_folder(arms, settings, run, identity, FILES, SampleRecord, work, said)
-    return RunResult(source, out, record)
+    record = in_folder(
+        arms,
+        settings,
+        run,
+        identity,
+        FILES,
+        SampleRecord,
+        lambda: _written(arms, settings, errors, said(), run.path),
+        said,
+    )
+    return RunResult(source, run.path, record)
 
 
 def identity_of(opened: Worst, settings: SampleSettings, errors: Errors | None) -> dict[str, Any]:

@@ -496,7 +496,6 @@ def worst_into(
     worst = open_worst(source, settings, notice=notice)
     opened()
     run = _folder(worst, source, settings, folder, notice)
-    out = run.path
     found = cache(lambda: run_all(worst, progress=progress))
     record = in_folder(
         worst,
@@ -505,10 +504,10 @@ def worst_into(
         worst.identity(),
         FILES,
         WorstRecord,
-        lambda: _written(worst, settings, out, found()),
+        lambda: _written(worst, settings, run.path, found()),
         found,
     )
-    return WorstResult(source, out, record)
+    return WorstResult(source, run.path, record)
 
 
 def _written(

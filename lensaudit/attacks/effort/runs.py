@@ -332,12 +332,11 @@ def _arm(
     spoken: tuple[TrainingRate, TrainingRate],
 ) -> EffortArm:
     """The curve of one arm, and what follows from it."""
-
-    def marks(model: Checkpoint) -> Marks:
-        return np.where(ready.half, *(ready.marks(model, arm, rate) for rate in spoken))
-
     costs = _costs(ready, arm)
-    curve = readings(costs, arms.each(marks), ready.groups)
+    marks = arms.each(
+        lambda model: np.where(ready.half, *(ready.marks(model, arm, rate) for rate in spoken))
+    )
+    curve = readings(costs, marks, ready.groups)
     by = judged_by(ready.groups)
     efforts = {key: effort_at(curve, share, by) for key, share in SHARES.items()}
     is_open = any(step is None or censored for step, censored in efforts.values())
@@ -428,8 +427,8 @@ def plan_lines(ready: PreparedEffort) -> list[str]:
         )
     tried = {one.job_id for arms in ready.models.values() for one in ready.tried(arms.source)}
     n_known = sum(one in ready.log.finished for one in tried)
-    lines.append(
+    return [
+        *lines,
         f"at most {n_most} attacks, {flop:.2e} FLOP of training; {n_known} of the "
-        f"{len(tried)} on the sources are in the log"
-    )
-    return lines
+        f"{len(tried)} on the sources are in the log",
+    ]

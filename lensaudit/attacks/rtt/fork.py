@@ -267,7 +267,9 @@ def _study(
     )
     accuracies = before[-1].accuracies if before else {}
     as_it_is = [accuracies.get(split) for split in held]
-    ways = {way: _outcome(rows, held, *way, _mean(as_it_is)) for way in _ways()}
+    selections = (one for one in get_args(Selection) if one != "nested")
+    tried = product(selections, get_args(EpochRule))
+    ways = {way: _outcome(rows, held, *way, _mean(as_it_is)) for way in tried}
     notes = [
         "the files do not hold the accuracy of the original before unlearning: whether unlearning "
         "lowered it is not known",
@@ -309,10 +311,6 @@ def _apart(each: RttOutcome, one: RttOutcome) -> Iterator[str]:
             f"{condition}: {a:.3f} by the best cell of each V, {b:.3f} by one cell for all V: "
             f"{a - b:.3f} apart"
         )
-
-
-def _ways() -> Iterator[tuple[Selection, EpochRule]]:
-    return product((one for one in get_args(Selection) if one != "nested"), get_args(EpochRule))
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

@@ -212,21 +212,20 @@ def read(
         if readout == "said":
             said = _scored(model, options, by_token, batch_size).flatten() == 0
             found.append(Reading("said", len(items), tuple(said.nonzero().flatten().tolist())))
-            continue
-        if readout == "answer":
+        elif readout == "answer":
             flat = _scored(model, options, by_answer, batch_size)
             found.append(Reading("answer", len(items), _correct(flat.view(len(items), -1), items)))
-            continue
-        prompts = [Encoding(item.prompt, len(item.prompt)) for item in items]
-        scores = _scored(model, prompts, by_letter, batch_size)
-        reading = Reading(
-            readout="letter",
-            n=len(items),
-            correct=_correct(scores, items),
-            calibrated=len(_correct(scores - scores.mean(0), items)) / len(items),
-            option_mass=scores.exp().sum(-1).mean().item(),
-        )
-        found.append(reading)
+        else:
+            prompts = [Encoding(item.prompt, len(item.prompt)) for item in items]
+            scores = _scored(model, prompts, by_letter, batch_size)
+            reading = Reading(
+                readout="letter",
+                n=len(items),
+                correct=_correct(scores, items),
+                calibrated=len(_correct(scores - scores.mean(0), items)) / len(items),
+                option_mass=scores.exp().sum(-1).mean().item(),
+            )
+            found.append(reading)
     return tuple(found)
 
 
