@@ -5,8 +5,8 @@ from lensaudit.results.run import RunResult
 COMMAND = "know"
 
 
-class KnowResult(RunResult):
-    """The values that one model binds to which subjects, and the folder of this result."""
+class NamingResult(RunResult):
+    """What a run found of single facts of one model, and the folder of this result."""
 
     @property
     def headline(self) -> str:
@@ -14,11 +14,15 @@ class KnowResult(RunResult):
         return self.record.headline
 
     @property
-    def p(self) -> float:
-        """P-value of the assignment test."""
-        return self.record.p
-
-    @property
     def named(self) -> tuple[int, ...]:
         """Idx of the facts that are named."""
         return tuple(self.record.named)
+
+
+class KnowResult(NamingResult):
+    """The values that one model binds to which subjects, and the folder of this result."""
+
+    @property
+    def p(self) -> float:
+        """P-value of the assignment test."""
+        return self.record.p

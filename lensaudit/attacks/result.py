@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from lensaudit.association.result import NamingResult
 from lensaudit.files import read_json, read_text
 from lensaudit.models.weight_files import header_of, weight_files
 from lensaudit.results.manifest import MANIFEST
@@ -26,23 +27,13 @@ _BLOCK = re.compile(r"\.\d+\.")
 WORST, SAMPLE = "worst", "sample"
 
 
-class WorstResult(RunResult):
+class WorstResult(NamingResult):
     """The facts that come out of one model, and the folder of this result."""
-
-    @property
-    def headline(self) -> str:
-        """Finding of the run in words."""
-        return self.record.headline
 
     @property
     def excess(self) -> float:
         """Share of facts that come out, in excess of the control arm's."""
         return self.record.excess
-
-    @property
-    def named(self) -> tuple[int, ...]:
-        """Idx of the facts that are named."""
-        return tuple(self.record.named)
 
 
 class EffortResult(RunResult):
