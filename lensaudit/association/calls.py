@@ -88,11 +88,12 @@ def known(
 
     def found(question: Question) -> KnowResult | None:
         place = question.where(usual, named=folder is not None)
-
-        def read() -> KnowResult:
-            return KnowResult(source, place, read_as(KnowRecord, place / SUMMARY))
-
-        return told(question, [place / MANIFEST], read, notice)
+        return told(
+            question,
+            [place / MANIFEST],
+            lambda: KnowResult(source, place, read_as(KnowRecord, place / SUMMARY)),
+            notice,
+        )
 
     return answered(lambda: know_key(source, settings), found, made, notice)
 

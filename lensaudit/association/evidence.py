@@ -136,14 +136,6 @@ def binding_of(read: Sequence[RelationReading], *, seed: int) -> Assignment:
     return replace(test, gamma=gamma_of(alone, LEVEL, generator=generator))
 
 
-def by_relation(read: Sequence[RelationReading], *, seed: int) -> list[Assignment]:
-    """The assignment test for each relation alone."""
-    return [
-        assignment_test([double_centred(one.table)], generator=np.random.default_rng(seed))
-        for one in read
-    ]
-
-
 def priors_of(
     own: RelationReading, others: Sequence[RelationReading], never: Sequence[RelationReading]
 ) -> Float[Tensor, "subject value"] | None:
@@ -340,7 +332,11 @@ def outcome_of(know: Know, heard: Sequence[Sequence[RelationReading]]) -> KnowOu
     kept = [one[n_asked : n_asked + len(know.kept)] for one in heard]
     alone_read, *alone_never = (one[n_asked + len(know.kept) :] for one in heard)
     people = people_of(alone_read, alone_never) if know.people else []
-    alone, power = by_relation(own, seed=seed), KnowPower(None, POWER)
+    alone = [
+        assignment_test([double_centred(one.table)], generator=np.random.default_rng(seed))
+        for one in own
+    ]
+    power = KnowPower(None, POWER)
     if test.p > LEVEL and isinstance(know.source, Served) and know.source.reading == "samples":
         # it depends on answers that name no value
         power = replace(power, why="its power is not computed for a model that is read by samples")

@@ -245,9 +245,11 @@ def ask(know: Know, *, progress: Tell = unheard) -> KnowOutcome:
                 )
                 n_done += len(readers)
                 progress(Progress(f"asking {know.source.spec.name} who has what", n_done, total))
-    line = heard_line(one for source, ledger, _ in todo for one in _counts(know, source, ledger))
-    lines = [line, *(why for source, ledger, _ in todo for why in _unread(know, source, ledger))]
-    know = replace(know, remarks=(*know.remarks, *filter(None, lines)))
+    own = [row for source, ledger, _ in todo for row in _own(know, source, ledger)]
+    line = heard_line(row["samples"] for row in own if "samples" in row)
+    told = dict.fromkeys(row["why"] for row in own if "why" in row)
+    lines = filter(None, [line, *(f"facts to keep cannot be read: {why}" for why in told)])
+    know = replace(know, remarks=(*know.remarks, *lines))
     return outcome_of(know, [_heard(know, one, ledger) for one, ledger, _ in todo])
 
 
@@ -318,21 +320,10 @@ def _ledger(know: Know, one: Checkpoint | Served) -> Ledger:
     return Ledger(path, "know", key)
 
 
-def _counts(know: Know, one: Checkpoint | Served, ledger: Ledger) -> Iterator[Mapping[str, int]]:
-    """How many samples of each reading of this run hold no answer, by kind."""
-    yield from (row["samples"] for row in _own(know, one, ledger) if "samples" in row)
-
-
-def _unread(know: Know, one: Checkpoint | Served, ledger: Ledger) -> Iterator[str]:
-    """Why the model's words on facts to keep are no reading."""
-    told = dict.fromkeys(row["why"] for row in _own(know, one, ledger) if "why" in row)
-    yield from (f"facts to keep cannot be read: {why}" for why in told)
-
-
-def _own(know: Know, one: Checkpoint | Served, ledger: Ledger) -> Iterator[Mapping[str, Any]]:
+def _own(know: Know, one: Checkpoint | Served, ledger: Ledger) -> list[Mapping[str, Any]]:
     """The lines of a ledger that are read in this run."""
     own = {(asked_hash([asked]), name) for asked, names in _wanted(know, one) for name in names}
-    yield from (row for row in ledger.rows if (row["relation"], row["reader"]) in own)
+    return [row for row in ledger.rows if (row["relation"], row["reader"]) in own]
 
 
 def _heard(know: Know, one: Checkpoint | Served, ledger: Ledger) -> list[RelationReading]:
