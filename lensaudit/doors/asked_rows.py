@@ -15,6 +15,7 @@ from lensaudit.data.matching import gives_away
 from lensaudit.data.rows import together
 from lensaudit.evaluation.annotation import AskedRows
 from lensaudit.evaluation.settings import AnnotationSettings
+from lensaudit.groups import batched
 from lensaudit.models.checkpoint import Checkpoint, in_role, open_checkpoint
 from lensaudit.models.registry import specs_of
 from lensaudit.patching.asking import DirectQuestions
@@ -108,8 +109,7 @@ def _continued(session: Session) -> dict[int, Fact]:
     """The rows as `full` says them: its answer after the prefix, and in it its own entity."""
     model, rows = session.model(session.full), {one.idx: one for one in session.examples}
     found = {}
-    for first in range(0, len(session.encoded), _AT_ONCE):
-        batch = session.encoded[first : first + _AT_ONCE]
+    for batch in batched(session.encoded, _AT_ONCE):
         prompts = [list(one.token_ids[: one.start + 1]) for one in batch]
         for one, ids in zip(
             batch,

@@ -19,6 +19,7 @@ from typing import Any
 from lensaudit.auditing.question import EVAL, LOG, check_asked, splits_of
 from lensaudit.data.suites import DEMO_DATA
 from lensaudit.errors import InputError, PartialError, shortened
+from lensaudit.groups import grouped
 from lensaudit.meta.aggregate import aggregated
 from lensaudit.meta.documents import (
     COMMAND,
@@ -201,12 +202,15 @@ class MetaRun:
         self, names: Iterable[str], keys: Sequence[str], found: Values
     ) -> Mapping[tuple[str, ...], Sequence[str]]:
         """Metrics of the suite -> models that no unit answered about them."""
-        left: dict[tuple[str, ...], list[str]] = {}
-        for name in names:
-            row = found.rows.get(name, ())
-            lack = (key for key in keys if key not in row or found.is_to_do(name, key))
-            left.setdefault(tuple(SUITE_NAMES.get(key, key) for key in lack), []).append(name)
-        return {metrics: some for metrics, some in left.items() if metrics}
+        lack = {
+            name: [
+                SUITE_NAMES.get(key, key)
+                for key in keys
+                if key not in found.rows.get(name, ()) or found.is_to_do(name, key)
+            ]
+            for name in names
+        }
+        return grouped((tuple(left), name) for name, left in lack.items() if left)
 
     def plan(self) -> list[str]:
         """What would be measured; nothing is loaded or written."""

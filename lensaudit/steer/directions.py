@@ -22,7 +22,7 @@ from lensaudit.activations.fill import encoded_hash
 from lensaudit.data.facts import Fact
 from lensaudit.data.spans import Encoded, buckets, make_batch
 from lensaudit.errors import InputError, WorkError
-from lensaudit.groups import Group
+from lensaudit.groups import Group, grouped
 from lensaudit.judge.items import JudgeRequest
 from lensaudit.judge.programmatic import ENTITY, declines
 from lensaudit.models.bridge import TransformerBridge, device_of, logits_of
@@ -35,7 +35,6 @@ from lensaudit.steer.generate import (
     NO_EDITS,
     Edits,
     Format,
-    Place,
     continuations,
     installed,
     prompt_ids,
@@ -373,11 +372,11 @@ def _logits(
     place = place.where(place < lengths.unsqueeze(1), -1)
     owner = torch.arange(n, device=device).repeat_interleave(len(bucket)).unsqueeze(1)
     idx = tuple(e.idx for e in bucket) * n
-    found: dict[Place, list[Intervention]] = {}
-    for number, setting in enumerate(settings):
-        own = place.where(owner == number, -1)
-        for at, edit in setting.rows(own, n_prompt, idx).items():
-            found.setdefault(at, []).append(edit)
+    found = grouped(
+        pair
+        for number, setting in enumerate(settings)
+        for pair in setting.rows(place.where(owner == number, -1), n_prompt, idx).items()
+    )
     with installed(model, {at: partial(_edited, edits) for at, edits in found.items()}):
         return logits_of(model, tokens)
 

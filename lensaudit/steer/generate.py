@@ -19,6 +19,7 @@ from torch import Tensor
 
 from lensaudit.data.chat import DATE, PLAIN, SYSTEM_PROMPT, Template, encode_qa
 from lensaudit.errors import InputError
+from lensaudit.groups import grouped
 from lensaudit.models.bridge import (
     Component,
     TransformerBridge,
@@ -71,12 +72,10 @@ def installed(
     model: TransformerBridge, edits: Mapping[Place, Intervention]
 ) -> Iterator[TransformerBridge]:
     """Interventions on several components at once; removed on exit and on error."""
-    by_component: dict[Component, dict[int, Intervention]] = {}
-    for (component, layer), edit in edits.items():
-        by_component.setdefault(component, {})[layer] = edit
+    by_component = grouped((component, (layer, edit)) for (component, layer), edit in edits.items())
     with contextlib.ExitStack() as stack:
         for component, layers in by_component.items():
-            stack.enter_context(intervening(model, layers, component=component))
+            stack.enter_context(intervening(model, dict(layers), component=component))
         yield model
 
 

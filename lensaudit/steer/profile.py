@@ -7,7 +7,6 @@ steering evaluation's document: layer profiles (peak minus mean), correlations o
 """
 
 import math
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from lensaudit.errors import InputError
+from lensaudit.groups import grouped
 from lensaudit.results.kinds.steering import LayerScore, LayerSweep
 from lensaudit.results.locate import Found
 from lensaudit.results.manifest import signed_object
@@ -267,10 +267,9 @@ def _correlation(
 
 
 def _drops(points: Sequence[_Point]) -> list[Drops]:
-    by_method: dict[str, list[float]] = defaultdict(list)
-    for one in points:
-        if "drop" in one.scores:
-            by_method[one.method].append(100 * (1 - one.scores["drop"]))
+    by_method = grouped(
+        (one.method, 100 * (1 - one.scores["drop"])) for one in points if "drop" in one.scores
+    )
     return [
         Drops(
             method,

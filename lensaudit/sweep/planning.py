@@ -19,6 +19,7 @@ from lensaudit.data.tofu import TOFU_PAIRS, forget_set
 from lensaudit.errors import InputError, shortened
 from lensaudit.evaluation.passes import PASS_VERSION, rows_lack
 from lensaudit.files import read_text
+from lensaudit.groups import grouped
 from lensaudit.metrics.registry import ANNOTATED, ordered
 from lensaudit.models.checkpoint import open_checkpoint, place_of
 from lensaudit.models.device import resolve_device
@@ -262,9 +263,7 @@ def check_data(conditions: UnitConditions) -> None:
 
 def missing_lines(conditions: UnitConditions) -> list[str]:
     """What no unit will have for want of rows, in lines."""
-    by_why: dict[str, list[str]] = {}
-    for name, why in without_rows(conditions).items():
-        by_why.setdefault(why, []).append(name)
+    by_why = grouped((why, name) for name, why in without_rows(conditions).items())
     lines = [f"{why}: no value of {shortened(names, 6, ', ')}" for why, names in by_why.items()]
     found = _neutral(conditions)
     if not found.validity:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from lensaudit.errors import PartialError, TryAgainError, WorkError, shortened
+from lensaudit.groups import grouped
 from lensaudit.progress import unheard
 from lensaudit.sweep.attempts import (
     Attempt,
@@ -237,9 +238,7 @@ def rounds(
             time.sleep(min(wait, LONGEST_PAUSE_S))
             pause_s *= 2
         # one worker, one download a checkpoint
-        ids: dict[str, list[str]] = {}
-        for one in todo:
-            ids.setdefault(one.unit.target, []).append(one.unit.id)
+        ids = grouped((one.unit.target, one.unit.id) for one in todo)
         orders = [replace(order, units=tuple(own)) for own in ids.values()]
         with _fetching(sweep, [sweep.by_name[name] for name in ids], order):
             engine(orders)
