@@ -40,7 +40,14 @@ from typing import Any, Literal, get_args
 from filelock import FileLock, Timeout
 
 from lensaudit.errors import LensAuditError, TryAgainError, WorkError, told_by
-from lensaudit.files import append_jsonl, make_folder, os_error, read_bytes, sync_folder
+from lensaudit.files import (
+    append_jsonl,
+    make_folder,
+    os_error,
+    os_errors,
+    read_bytes,
+    sync_folder,
+)
 from lensaudit.partials import is_running, process_name
 from lensaudit.results.appended import read_appended
 from lensaudit.results.keyed import keyed_document, write_keyed
@@ -399,7 +406,7 @@ def publish(sweep: Sweep, unit: Unit, record: Mapping[str, Any] | None) -> None:
         write_keyed(work / RESULT, {**identity, "variant": unit.variant, **record, "files": files})
     for name in gone:
         remove_below(work, work / name)
-    try:
+    with os_errors(done):
         done.parent.mkdir(parents=True, exist_ok=True)
         if finished(sweep, unit) is not None:  # another worker was faster; both hold the same
             remove_below(sweep.root, work)
@@ -407,8 +414,6 @@ def publish(sweep: Sweep, unit: Unit, record: Mapping[str, Any] | None) -> None:
         remove_below(done.parent, done)
         os.rename(work, done)
         sync_folder(done.parent)
-    except OSError as error:
-        raise os_error(error, done) from error
     if finished(sweep, unit) is None:
         raise WorkError(f"{unit.label}: its published result cannot be read back from {done}")
 

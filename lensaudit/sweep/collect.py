@@ -24,7 +24,7 @@ from lensaudit.errors import InputError, PartialError, VerificationError, shorte
 from lensaudit.files import (
     files_below,
     make_folder,
-    os_error,
+    os_errors,
     remove_files,
     write_csv,
     write_json,
@@ -331,10 +331,8 @@ def _places(sweep: Sweep, done: Iterable[Unit], folder: Path) -> dict[Path, Path
 def _folders(sweep: Sweep, done: Iterable[Unit], folder: Path) -> None:
     """Files of units, as links where the disk can: a copy of what is never changed is waste."""
     for source, to in _places(sweep, done, folder).items():
-        try:
+        with os_errors(to):
             shutil.copytree(source, to, copy_function=_link)
-        except OSError as error:
-            raise os_error(error, to) from error
 
 
 def _link(source: str, to: str) -> str:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from rich.filesize import decimal as size
 
 from lensaudit.errors import InputError, LensAuditError, PartialError, TryAgainError, WorkError
-from lensaudit.files import make_folder, os_error, read_json, write_json
+from lensaudit.files import make_folder, os_errors, read_json, write_json
 from lensaudit.models.checkpoint import open_checkpoint
 from lensaudit.models.hub_files import UNWANTED, WANTED, asking
 from lensaudit.models.registry import ModelSpec, resolve
@@ -304,11 +304,9 @@ class Weights:
         trash = make_folder(self.sweep.weights / "trash")
         for folder in (self.sweep.weights / name, self.sweep.weights / f"{name}.partial"):
             gone = trash / f"{folder.name}-{os.urandom(4).hex()}"
-            try:
+            with os_errors(folder):
                 if folder.exists():
                     os.rename(folder, gone)
-            except OSError as error:
-                raise os_error(error, folder) from error
             shutil.rmtree(gone, ignore_errors=True)
         rows.pop(name, None)
 
