@@ -121,6 +121,11 @@ class TraitModel:
             "dtype": self.dtype,
         }
 
+    def inputs(self) -> dict[str, Any]:
+        """The same, as a manifest names it: the model by its name and its weights."""
+        one = self.checkpoint
+        return {**self.conditions(), "model": {"name": one.spec.name, "weights": one.weights}}
+
     def answers(
         self,
         log: Path,

@@ -130,13 +130,12 @@ class Crossing:
         write_json(out / CROSSED, document(record))
         check_judged([level for one in asked for level in one.rows], out)
         first = self.jobs[0]
-        named = {"name": first.checkpoint.spec.name, "weights": first.checkpoint.weights}
         hashes = [one.vector.hash() for one in first.rows[1::2]]
         manifest(
             COMMAND,
             kind="traits",
             options=self.recorded,
-            inputs={**first.conditions(), "model": named, "vectors": hashes, "key": self.key},
+            inputs={**first.inputs(), "vectors": hashes, "key": self.key},
             device=first.device,
             started=started,
         ).write(out, [CROSSED])

@@ -453,12 +453,11 @@ class Steering(TraitModel):
             results = ask(job, made)
             write_json(out / file, document(results))
             check_judged(job.rows, out)
-        named = {"name": self.checkpoint.spec.name, "weights": self.checkpoint.weights}
         manifest(
             COMMAND,
             kind="steering",
             options=self.recorded,
-            inputs={**self.conditions(), "model": named, **inputs, "key": self.key},
+            inputs={**self.inputs(), **inputs, "key": self.key},
             device=self.device,
             started=started,
         ).write(out, [file], record)
@@ -557,7 +556,15 @@ def sweep(job: Steering, made: Mapping[str, Any]) -> LayerSweep:
         rollouts=settings.n_rollouts,
         baseline_mean=base.mean,
         baseline_coherence=base.coherence,
-        layers={str(layer): _at_layer(level, base.mean) for layer, level in found.items()},
+        layers={
+            str(layer): LayerScore(
+                **vars(level.judged(base.mean)),
+                layer=layer,
+                coefficient=level.coefficient,
+                coherence_mean=level.coherence,
+            )
+            for layer, level in found.items()
+        },
         best_layer=best,
         best_score=score,
         delta_from_baseline=None if score is None or base.mean is None else score - base.mean,
@@ -571,15 +578,6 @@ def sweep(job: Steering, made: Mapping[str, Any]) -> LayerSweep:
         seed=settings.seed,
         **made,
         timestamp=datetime.now(UTC).isoformat(timespec="seconds"),
-    )
-
-
-def _at_layer(level: Level, baseline: float | None) -> LayerScore:
-    return LayerScore(
-        **vars(level.judged(baseline)),
-        layer=level.vector.layer,
-        coefficient=level.coefficient,
-        coherence_mean=level.coherence,
     )
 
 

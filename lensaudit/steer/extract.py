@@ -147,20 +147,13 @@ def run(job: TraitModel, progress: Tell) -> list[SteeringVector]:
         vectors = extract(job, samples_of(job))
         for vector in vectors:
             save_vector(vector, job.folder / VECTORS)
-    named = {"name": job.checkpoint.spec.name, "weights": job.checkpoint.weights}
     names = [one.file_name for one in vectors]
     massive = [one.file_name for one in vectors if one.is_massive]
     made = manifest(
         COMMAND,
         kind="vectors",
         options=plain(settings, without=("name", "out", "key_file", "key_env")),
-        inputs={
-            **job.conditions(),
-            "model": named,
-            "key": key_of(job),
-            "vectors": names,
-            "massive": massive,
-        },
+        inputs={**job.inputs(), "key": key_of(job), "vectors": names, "massive": massive},
         device=job.device,
         started=started,
     )
