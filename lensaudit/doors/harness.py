@@ -1,6 +1,6 @@
 """lm-evaluation-harness from commands: what was run the same way is read from its files."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 
@@ -40,11 +40,14 @@ def harnessed(settings: HarnessSettings, *, notice: Notice) -> RunResult:
         opened()
         return found.run(notice)
 
-    def read(_: Sequence[Path]) -> RunResult:
-        return RunResult(settings.model, folder, json_object(folder / SUMMARY))
-
     vector = [] if settings.steer is None else [settings.steer.with_suffix(".json")]
     beside = [*vector, *files_of(settings.tasks, settings.include)]
     version = metadata.version("lm_eval")
     asked = Asked(settings=settings, anchors=(), beside=beside, by=version)
-    return once(asked, [folder], read, made, notice=notice)
+    return once(
+        asked,
+        [folder],
+        lambda _: RunResult(settings.model, folder, json_object(folder / SUMMARY)),
+        made,
+        notice=notice,
+    )

@@ -141,10 +141,14 @@ def directed(settings: DirectionSettings, *, notice: Notice, progress: Tell) -> 
         opened()
         return run(audit, progress, tell)
 
-    def read(_: Sequence[Path]) -> RunResult:
-        return RunResult(settings.name, folder, read_as(DirectionsRecord, folder / "summary.json"))
-
-    return once(Asked(settings=settings), [folder], read, made, notice=notice)
+    file = folder / "summary.json"
+    return once(
+        Asked(settings=settings),
+        [folder],
+        lambda _: RunResult(settings.name, folder, read_as(DirectionsRecord, file)),
+        made,
+        notice=notice,
+    )
 
 
 def check_scored(record: DirectionsRecord) -> None:

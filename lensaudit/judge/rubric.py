@@ -216,9 +216,9 @@ def read_grades(text: str, family: Family, rubric: Rubric = OURS) -> dict[str, A
             or not math.isfinite(grade)
         ):
             raise RubricError(f"{name} is {grade!r:.40}, wanted a number")
-        if own:
-            continue
-        if isinstance(grade, bool) or not isinstance(grade, int) or not 0 <= grade <= TOP:
+        if not own and (
+            isinstance(grade, bool) or not isinstance(grade, int) or not 0 <= grade <= TOP
+        ):
             raise RubricError(f"{name} is {grade!r:.40}, wanted a whole number from 0 to {TOP}")
     return found
 
