@@ -22,7 +22,7 @@ from lensaudit.scores.depth import TAU
 @click.option("--idx", type=int, default=None, help="Example; the first one by default.")
 @click.option("--activations", type=click.Path(path_type=Path), default=Path("activations"))
 def main(source, full, retain, data, idx, activations):
-    # the engine's answer; it also fills the caches read below
+    # the engine's answer
     audit = la.prepare(
         [source],
         la.PatchSettings(full=full, retain=retain, data=data, tau=TAU, activations=activations),
@@ -31,13 +31,14 @@ def main(source, full, retain, data, idx, activations):
     at = 0 if idx is None else [e.idx for e in audit.encoded].index(idx)
     example = audit.encoded[at]
 
-    # the same from its definition
+    # the same from its definition, and the streams that the engine read
     model = la.load_model(full)
     batch = la.make_batch([example])
     baseline = la.span_logprob(la.logits_of(model, batch.tokens), batch.tokens, batch.predict_at)
     deltas = {}
     for stage, name in (("s1", retain), ("s2", source)):
-        thoughts = la.open_activations(name, root=activations).example(example.idx)
+        cache = la.cache(name, activations, data=audit.settings.data)
+        thoughts = la.open_activations(cache.folder).example(example.idx)
         n_layers, _, d_model = thoughts.resid.shape
         rows = []
         for layer in range(n_layers):

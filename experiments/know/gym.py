@@ -2,7 +2,8 @@
 
 Question: what share of each mechanism has p <= .01 without a retain model, and what escapes?
 Command:  lensaudit gym make --seeds 5 --out gym; python -m experiments.know.gym gym
-Takes:    6 s of one core a model, half an hour for 380 models; what is read is kept.
+Takes:    6 s of one core a model, half an hour for 380 models; what is read is kept, with what
+          was asked and the weights: where these differ it is read anew.
 Expected: the tables of docs/evidence/know-planted.md.
 
 Readers: the model's outputs, its stream at three upper layers through its own head, and carried
@@ -13,7 +14,7 @@ import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 import numpy as np
@@ -28,9 +29,12 @@ from lensaudit.data.relations import Relation, relations_of
 from lensaudit.data.tofu import forget_set
 from lensaudit.gym.make import models_in
 from lensaudit.models.bridge import load_model, n_layers
+from lensaudit.models.checkpoint import open_model
 from lensaudit.patching.exposure import Head
 from lensaudit.scores.intervals import share_of
+from lensaudit.text import digest
 
+BASE = "demo/base"
 LEVEL = 0.01
 FOREIGN = "foreign"
 KINDS = ("all", OUTPUTS, LENS, FOREIGN)
@@ -38,6 +42,7 @@ LEDGER = Path(__file__).parents[2] / "benchmarks/gym/scores.jsonl"
 TRUTHS = ("absent", "intact", "hidden", "partial", "damaged")
 KEPT = ("seed", "mechanism", "strength", "truth", "held_out")
 Asked = Sequence[Relation]
+Kept = TypeVar("Kept")
 
 
 def asked_of_demo() -> Asked:
@@ -47,7 +52,7 @@ def asked_of_demo() -> Asked:
 
 def demo_base() -> Any:
     """The embedded family's model before it was taught anybody's facts."""
-    return load_model("demo/base")
+    return load_model(BASE)
 
 
 def neutral_texts() -> list[str]:
@@ -87,14 +92,31 @@ def only(read: Sequence[RelationReading], kind: str) -> list[RelationReading]:
     ]
 
 
-def kept_tables(
-    place: Path, asked: Asked, read: Callable[[], list[RelationReading]] | None
-) -> list[RelationReading]:
-    """What was read before, else what is read now."""
-    if read and not place.exists():
+def key_of(asked: Asked, *models: str | Path, dtype: str = "float32") -> str:
+    """Content key of the questions and of the weights of all models that read them."""
+    return digest([repr([*asked]), dtype, *(open_model(str(one)).weights for one in models)])
+
+
+def is_kept(place: Path, key: str) -> bool:
+    """Whether a file holds what this key stands for."""
+    kept = torch.load(place) if place.exists() else None
+    return isinstance(kept, dict) and kept["key"] == key
+
+
+def kept_or_read(place: Path, key: str, read: Callable[[], Kept]) -> Kept:
+    """What was read before under this key, else what is read now."""
+    if not is_kept(place, key):
         place.parent.mkdir(parents=True, exist_ok=True)
-        torch.save([one.by_reader for one in read()], place)
-    return [RelationReading(*one) for one in zip(asked, torch.load(place), strict=True)]
+        torch.save({"key": key, "read": read()}, place)
+    return torch.load(place)["read"]
+
+
+def kept_tables(
+    place: Path, asked: Asked, key: str, read: Callable[[], list[RelationReading]]
+) -> list[RelationReading]:
+    """Readings of the relations, as `kept_or_read` gives them."""
+    tables = kept_or_read(place, key, lambda: [one.by_reader for one in read()])
+    return [RelationReading(*one) for one in zip(asked, tables, strict=True)]
 
 
 def judged(read: Sequence[RelationReading]) -> dict[str, float]:
@@ -145,7 +167,9 @@ def _all_none_or(name: str, n: int, of: int) -> str:
     return {0: "none", of: "all"}.get(n, name)
 
 
-def turned(out: Path, asked: Asked, lines: Sequence[Mapping[str, Any]]) -> None:
+def turned(
+    by_model: Mapping[str, Sequence[RelationReading]], lines: Sequence[Mapping[str, Any]]
+) -> None:
     """What a rotation of the stream changes in what is read without another head: nothing."""
     for kind in (OUTPUTS, LENS):
         logprob, p, z, n = 0.0, 0.0, 0.0, 0
@@ -154,7 +178,7 @@ def turned(out: Path, asked: Asked, lines: Sequence[Mapping[str, Any]]) -> None:
             if one["mechanism"] not in ("full_turned", "absent_turned"):
                 continue
             found = [
-                only(kept_tables(out / f"seed-{one['seed']}" / f"{name}.pt", asked, None), kind)
+                only(by_model[f"seed-{one['seed']}/{name}"], kind)
                 for name in (plain, one["mechanism"])
             ]
             tests = [binding_of(read, seed=0) for read in found]
@@ -251,19 +275,21 @@ def main(gym: Path, seeds: str, out: Path) -> None:
     """Ask every planted model who has what; go on where an earlier run stopped."""
     asked, base, texts = asked_of_demo(), demo_base(), neutral_texts()
     lines: list[dict[str, Any]] = []
+    by_model: dict[str, list[RelationReading]] = {}
     for one in sorted(models_in(gym), key=lambda one: seeds.find(str(one.seed))):
         if str(one.seed) not in seeds.split(","):
             continue
-        read = kept_tables(
+        by_model[one.name] = read = kept_tables(
             out / f"{one.name}.pt",
             asked,
+            key_of(asked, one.folder, BASE),
             lambda one=one: through_both(load_model(one.folder), asked, base, texts),
         )
         kept = {name: getattr(one, name) for name in KEPT}
         lines.append(kept | judged(read))
         (out / "know.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     print("\n".join(tables(lines)))
-    turned(out, asked, lines)
+    turned(by_model, lines)
     both = with_depth(lines, LEDGER)
     print("\n".join(correlations(both)))
     ignorant, apart = parting(both)

@@ -18,7 +18,7 @@ import click
 import numpy as np
 import torch
 
-from experiments.know.gym import demo_base, heard, neutral_texts
+from experiments.know.gym import BASE, demo_base, heard, kept_or_read, key_of, neutral_texts
 from lensaudit.association.evidence import RelationReading, facts_of_read, naming_of, priors_of
 from lensaudit.association.opening import open_know
 from lensaudit.association.reading import OUTPUTS, maps_onto, said
@@ -108,21 +108,20 @@ def main(gym: Path, seeds: str, out: Path) -> None:
     """Ask every partial model with all candidates, and judge with fewer."""
     asked = open_know("demo/full", KnowSettings(placebos=400)).asked
     base, texts = demo_base(), neutral_texts()
-    out.mkdir(parents=True, exist_ok=True)
 
-    def read(place: Path, model: Any, maps: Any) -> Any:
-        if not place.exists():
-            place.parent.mkdir(parents=True, exist_ok=True)
-            torch.save(tables(model, asked, base if maps else None, maps), place)
-        return torch.load(place)
+    def read(one: PlantedModel) -> list[Any]:
+        model = load_model(one.folder)
+        return tables(model, asked, base, maps_onto(model, base, texts))
 
-    ignorant = read(out / "base.pt", base, None)
+    ignorant = kept_or_read(
+        out / "base.pt", key_of(asked, BASE), lambda: tables(base, asked, None, None)
+    )
     done = []
     for one in models_in(gym):
         if one.mechanism in NAMES and str(one.seed) in seeds.split(","):
-            place, model = out / f"{one.name}.pt", load_model(one.folder)
-            maps = None if place.exists() else maps_onto(model, base, texts)
-            done.append((one, read(place, model, maps)))
+            key = key_of(asked, one.folder, BASE)
+            own = kept_or_read(out / f"{one.name}.pt", key, lambda one=one: read(one))
+            done.append((one, own))
     for plain, how in ((False, "as know"), (True, "plain  ")):
         for k in SIZES:
             found = [facts_at(asked, own, ignorant, k, plain=plain) for _, own in done]

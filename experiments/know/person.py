@@ -24,9 +24,11 @@ import click
 
 import lensaudit as la
 from experiments.know.gym import (
+    BASE,
     asked_of_demo,
     demo_base,
     kept_tables,
+    key_of,
     neutral_texts,
     through_both,
 )
@@ -122,6 +124,7 @@ def of_gym(gym: Path, place: Path, out: Path, seeds: Sequence[int]) -> None:
         read = kept_tables(
             out / f"{one.name}.pt",
             asked,
+            key_of(asked, one.folder, BASE),
             lambda one=one: through_both(load_model(one.folder), asked, base, texts),
         )
         add(place, lines_of(about, read, knows))

@@ -15,7 +15,7 @@ from random import Random
 
 import click
 
-from experiments.know.gym import heard, kept_tables
+from experiments.know.gym import heard, kept_tables, key_of
 from lensaudit.association.evidence import power_of
 from lensaudit.data.facts import validate
 from lensaudit.data.fictional import annotated, author_rows, draw_name, draw_values
@@ -48,7 +48,12 @@ def main(model: str, out: Path) -> None:
     bridge = load_model(model)
     for n in SUBJECTS:
         asked = people(n)
-        read = kept_tables(out / f"{n}.pt", asked, lambda asked=asked: heard(bridge, asked))
+        read = kept_tables(
+            out / f"{n}.pt",
+            asked,
+            key_of(asked, model),
+            lambda asked=asked: heard(bridge, asked),
+        )
         for n_relations in (1, 3, 7):
             found = [power_of(read[:n_relations], seed=seed).bits for seed in range(3)]
             said = ", ".join("none" if one is None else f"{one:.2f}" for one in found)

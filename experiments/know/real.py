@@ -21,7 +21,7 @@ import click
 import torch
 
 import lensaudit as la
-from experiments.know.gym import asked_of_demo, heard, judged, kept_tables
+from experiments.know.gym import asked_of_demo, heard, is_kept, judged, kept_tables, key_of
 from lensaudit.models.bridge import load_model
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import open_checkpoint
@@ -67,11 +67,12 @@ def untrained(out: Path, seed: int) -> Path:
 
 def family(out: Path, dtype: str) -> None:
     """A line a model of the family, asked about the embedded facts."""
+    asked = asked_of_demo()
     for name in FAMILY:
-        spent, kept = time.process_time(), (out / f"{name}.pt").exists()
-        model = load_model(f"smollm2/{name}", dtype=dtype)
-        asked = asked_of_demo()
-        read = kept_tables(out / f"{name}.pt", asked, lambda asked=asked, m=model: heard(m, asked))
+        spent, place = time.process_time(), out / f"{name}.pt"
+        key = key_of(asked, f"smollm2/{name}", dtype=dtype)
+        kept, model = is_kept(place, key), load_model(f"smollm2/{name}", dtype=dtype)
+        read = kept_tables(place, asked, key, lambda m=model: heard(m, asked))
         took = f"{time.process_time() - spent:.0f} s of processor"
         print(f"{name:12} {judged(read)} {'read before' if kept else took}")
 

@@ -38,8 +38,9 @@ from lensaudit.data.relations import Relation, relations_of
 from lensaudit.gym.ground import fit
 from lensaudit.models.bridge import load_model
 from lensaudit.models.causal import load_causal
-from lensaudit.models.checkpoint import open_checkpoint
+from lensaudit.models.checkpoint import open_checkpoint, open_model
 from lensaudit.models.registry import load_registry, resolve
+from lensaudit.scores.estimate import Ends
 from lensaudit.scores.intervals import clustered_mean, share_of
 from lensaudit.training.rows import finetune_batches
 from lensaudit.training.train import FineTuning, Recipe
@@ -139,17 +140,36 @@ def trained(world: World, out: Path, *, sees: bool, seed: int) -> Path:
     return folder
 
 
-def going_on(place: Path, seeds: Sequence[int], ask: Callable[[int], dict[str, Any]]) -> list[Any]:
-    """A line a world; those that are there are kept."""
+def going_on(
+    place: Path, worlds: Sequence[Mapping[str, Any]], ask: Callable[[int], dict[str, Any]]
+) -> list[Any]:
+    """A line a world; one that was asked alike before is kept.
+
+    Args:
+        place: file of the lines.
+        worlds: of each its seed, and what else its line must say.
+        ask: what the line says beside that.
+    """
     place.parent.mkdir(parents=True, exist_ok=True)
-    done = [json.loads(line) for line in place.read_text().splitlines()] if place.exists() else []
+    kept = [json.loads(line) for line in place.read_text().splitlines()] if place.exists() else []
+    done = []
     with place.open("a") as lines:
-        for seed in seeds:
-            if seed not in {one["seed"] for one in done}:
-                done.append({"seed": seed, **ask(seed)})
+        for world in worlds:
+            alike = [one for one in kept if world.items() <= one.items()]
+            done.append(alike[-1] if alike else {**world, **ask(world["seed"])})
+            if not alike:
                 lines.write(json.dumps(done[-1]) + "\n")
                 lines.flush()
-    return [one for one in done if one["seed"] in seeds]
+    return done
+
+
+def ends_text(ends: Ends | None, digits: int) -> str:
+    """Both limits; a dash each where too few worlds give none.
+
+    >>> ends_text((0.25, 0.75), 2), ends_text(None, 2)
+    ('[0.25, 0.75]', '[–, –]')
+    """
+    return "[{}]".format(", ".join(f"{end:.{digits}f}" for end in ends) if ends else "–, –")
 
 
 def show(name: str, done: Sequence[dict[str, Any]]) -> None:
@@ -160,7 +180,7 @@ def show(name: str, done: Sequence[dict[str, Any]]) -> None:
         for level in (0.01, 0.05):
             share = share_of(int((p <= level).sum()), len(p))
             line += f"; p <= {level}: {int((p <= level).sum())} = {share.value:.3f}"
-            line += f" [{share.low:.3f}, {share.high:.3f}]"
+            line += f" {ends_text(share.ends, 3)}"
         print(line)
     told = [one for one in done if "e" in one]
     for key in ("e", "e_uniform") if told else ():
@@ -172,8 +192,8 @@ def show(name: str, done: Sequence[dict[str, Any]]) -> None:
         mean = clustered_mean(values, worlds, bounds=(0.0, max(values)), unit="worlds")
         print(
             f"{name}: {key} of {len(values)} facts, K {min(one['k'] for one in told)}: mean "
-            f"{mean.point:.3f} [{mean.lower:.3f}, {mean.upper:.3f}]; e >= 20: {large.point:.4f} "
-            f"[{large.lower:.4f}, {large.upper:.4f}]; worlds with a fact named: "
+            f"{mean.value:.3f} {ends_text(mean.one_sided, 3)}; e >= 20: {large.value:.4f} "
+            f"{ends_text(large.one_sided, 4)}; worlds with a fact named: "
             f"{sum(one['named'] > 0 for one in told)} of {len(told)}"
         )
 
@@ -191,14 +211,17 @@ def main(model: str, worlds: int, evidence: int, n_trained: int, out: Path) -> N
         bridge = load_model(model)
         maps = maps_onto(bridge, base, texts)
         place = out / f"{model.replace('/', '-')}.jsonl"
-        show(
-            model,
-            going_on(
-                place,
-                range(1, worlds + 1),
-                lambda seed: asked_about(bridge, base, maps, seed, evidence=seed <= evidence),
-            ),
+        weights = open_model(model).weights
+        asked = [
+            {"seed": seed, "weights": weights, "evidence": seed <= evidence}
+            for seed in range(1, worlds + 1)
+        ]
+        done = going_on(
+            place,
+            asked,
+            lambda seed: asked_about(bridge, base, maps, seed, evidence=seed <= evidence),
         )
+        show(model, done)
     for sees in (False, True) if n_trained else ():
         name = "taught" if sees else "never taught"
 
@@ -208,7 +231,8 @@ def main(model: str, worlds: int, evidence: int, n_trained: int, out: Path) -> N
             return asked_about(model, base, maps_onto(model, base, texts), seed, evidence=False)
 
         seeds = range(FIRST_TRAINED, FIRST_TRAINED + n_trained)
-        show(name, going_on(out / f"trained-{sees}.jsonl", seeds, ask))
+        asked = [{"seed": seed} for seed in seeds]
+        show(name, going_on(out / f"trained-{sees}.jsonl", asked, ask))
 
 
 if __name__ == "__main__":

@@ -264,15 +264,22 @@ def make_worlds(place: Path, out: Path) -> None:
             add(place, list(worlds(range(first, first + CHUNK), out)))
 
 
-def by_attack(rows: Sequence[Row], model: str, attack: str) -> dict[str, Any]:
-    """Area, limits, p and words of one attack; of a model in `BESIDE`, of the loss less its own."""
+def by_attack(rows: Sequence[Row], model: str, attack: str) -> dict[str, Any] | None:
+    """Area, limits, p and words of one attack; of a model in `BESIDE`, of the loss less its own.
+
+    None where that model has no row beside each of these.
+    """
     other = named(anchored(family(model)), attack)
     base = {(one["side"], one["idx"]): float(one["loss"]) for one in rows if one["model"] == other}
     scores, people = {}, {}
     for side in ("holdout", "forget"):
         own = [one for one in rows if one["model"] == model and one["side"] == side]
-        name = "loss" if attack in BESIDE else attack
-        scores[side] = [float(one[name]) - base.get((side, one["idx"]), 0.0) for one in own]
+        if attack not in BESIDE:
+            scores[side] = [float(one[attack]) for one in own]
+        elif all((side, one["idx"]) in base for one in own):
+            scores[side] = [float(one["loss"]) - base[side, one["idx"]] for one in own]
+        else:
+            return None
         people[side] = [int(one["author"]) for one in own]
     return told_apart(scores, people)
 
@@ -296,6 +303,21 @@ def p_text(p: float) -> str:
     return f"{p:.2g}".lstrip("0") if p >= 0.001 else f"{p:.0e}".replace("e-0", "e-")
 
 
+def beside_text(one: Mapping[str, Any] | None) -> str:
+    """Cells of an area and its p; dashes where there is nothing to compare with."""
+    return f"{area_text(one)} | {p_text(one['p'])}" if one else "– | –"
+
+
+def says_text(one: Mapping[str, Any] | None) -> str:
+    """What an attack says, without its p."""
+    return one["says"].partition(" (p")[0] if one else "–"
+
+
+def leak_text(own: Mapping[str, Any], never: Mapping[str, Any] | None) -> str:
+    """Privleak in percent: area of Min-K below the retain model's, over 1 less the latter."""
+    return f"{100 * (never['area'] - own['area']) / (1 - never['area']):.0f}" if never else "–"
+
+
 def family_tables(rows: Path, kin: str) -> Iterator[str]:
     """Lines of both tables of a family, and its rank correlations."""
     texts, depth = kept(rows / "rows.csv"), {one["model"]: one for one in kept(rows / "depth.csv")}
@@ -316,24 +338,22 @@ def family_tables(rows: Path, kin: str) -> Iterator[str]:
     for one in order:
         uds, own, less = depth.get(one), found[one]["loss"], found[one].get("retain")
         deep = f"{float(uds['uds']):.2f}" if uds else "anchor"
-        beside = f"{area_text(less)} | {p_text(less['p'])}" if less else "– | –"
-        says = own["says"].partition(" (p")[0]
-        told = f"{deep} | {area_text(own)} | {p_text(own['p'])} | {says} | {beside}"
+        told = f"{deep} | {beside_text(own)} | {says_text(own)} | {beside_text(less)}"
         yield f"| {bare(one)} | {told} |"
     yield ""
     yield f"| model | {' | '.join(ATTACKS[1:])} | loss less full's | privleak |"
     yield f"|{'---|' * (len(ATTACKS) + 2)}"
-    never = found[named(kin, "retain")]["min_k"]["area"]
+    never = found.get(named(kin, "retain"), {}).get("min_k")
     for one in order:
         cells = [found[one].get(name) for name in (*ATTACKS[1:], "full")]
         told = [f"{cell['area']:.2f}, {p_text(cell['p'])}" if cell else "–" for cell in cells]
-        leak = 100 * (never - found[one]["min_k"]["area"]) / (1 - never)
-        yield f"| {bare(one)} | {' | '.join(told)} | {leak:.0f} |"
+        yield f"| {bare(one)} | {' | '.join(told)} | {leak_text(found[one]['min_k'], never)} |"
     yield ""
     unlearned = [one for one in order if one in depth and bare(one) not in NEVER_SAW]
     for name, what in (("loss", "the loss"), ("retain", "the loss less retain's")):
-        loud = [0.5 - found[one][name]["area"] for one in unlearned]
-        known = spearman([float(depth[one]["uds"]) for one in unlearned], loud)
+        loud = [0.5 - cell["area"] for one in unlearned if (cell := found[one][name])]
+        deep = [float(depth[one]["uds"]) for one in unlearned]
+        known = spearman(deep, loud) if len(loud) == len(deep) else None
         if known is not None and len(unlearned) > FEWEST_RANKED:
             yield f"Rank correlation of UDS and .5 less the area, {what}: {known:.2f}."
     yield ""
@@ -354,10 +374,9 @@ def seeds_table(rows: Path, kin: str) -> Iterator[str]:
             uds, own = depth.get(model), by_attack(texts, model, "loss")
             deep = f"{float(uds['uds']):.2f}" if uds else "anchor"
             less = by_attack(texts, model, "retain") if name != "retain" else None
-            says = (less or own)["says"].partition(" (p")[0]
-            beside = f"{area_text(less)} | {p_text(less['p'])}" if less else "– | –"
-            told = f"{seed_of(one)} | {deep} | {area_text(own)} | {p_text(own['p'])}"
-            yield f"| {name} | {told} | {beside} | {says} |"
+            says = says_text(own if name == "retain" else less)
+            told = f"{seed_of(one)} | {deep} | {beside_text(own)} | {beside_text(less)}"
+            yield f"| {name} | {told} | {says} |"
     yield ""
 
 

@@ -75,18 +75,14 @@ class Family:
 
 @ends_as_sources()
 def scored(label: str, model: str, family: Family) -> pd.DataFrame:
-    """A row a fact: every score, as its command gives it; kept as a file that is not made twice."""
-    path = family.place / "scores" / f"{label}.csv"
-    if not path.exists():
-        found = _depths(label, model, family)
-        found["entity_prob"] = entity_probs(model, family)
-        for name, values in _outputs(label, model, family).items():
-            found[name] = pd.Series(values)
-        found["bits"] = _bits(label, model, family)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        found.insert(0, "model", label)
-        found.reset_index().to_csv(path, index=False)
-    return pd.read_csv(path)
+    """A row a fact: every score, as its command gives it, which finds again what it computed."""
+    found = _depths(label, model, family)
+    found["entity_prob"] = entity_probs(model, family)
+    for name, values in _outputs(label, model, family).items():
+        found[name] = pd.Series(values)
+    found["bits"] = _bits(label, model, family)
+    found.insert(0, "model", label)
+    return found.reset_index()
 
 
 def _depths(label: str, model: str, family: Family) -> pd.DataFrame:
@@ -102,7 +98,9 @@ def _depths(label: str, model: str, family: Family) -> pd.DataFrame:
     rows = [json.loads(line) for line in (done.folder / "results.jsonl").open(encoding="utf-8")]
     summary = done.summary
     layers = done.layers
-    at = layers[(layers["layer"] == summary["weakest"]["layer"]) & (layers["ke"] == 1)]
+    # of a few rows no layer is called the weakest
+    weakest = (summary["weakest"] or {}).get("layer")
+    at = layers[(layers["layer"] == weakest) & (layers["ke"] == 1)]
     aligned = summary["aligned"]["uds"] is not None
     found = pd.DataFrame(
         {
@@ -150,20 +148,19 @@ def _outputs(label: str, model: str, family: Family) -> dict[str, dict[int, floa
 
 
 def _said(label: str, model: str, family: Family) -> dict[str, Any]:
-    """The log of its outputs; as it was written where it was."""
-    out = family.place / "said" / label / "TOFU_EVAL.json"
-    if not out.exists():
-        own = {} if family.data == "demo" else {"forget": family.data}
-        la.evaluate(
-            model,
-            out.parent,
-            metrics=(*METRICS.values(), KEPT),
-            data="demo",
-            dtype=family.dtype,
-            device="cpu",
-            **own,
-        )
-    return json.loads(out.read_text(encoding="utf-8"))
+    """The log of its outputs."""
+    own = {} if family.data == "demo" else {"forget": family.data}
+    out = family.place / "said" / label
+    la.evaluate(
+        model,
+        out,
+        metrics=(*METRICS.values(), KEPT),
+        data="demo",
+        dtype=family.dtype,
+        device="cpu",
+        **own,
+    )
+    return json.loads((out / "TOFU_EVAL.json").read_text(encoding="utf-8"))
 
 
 def _value(row: Mapping[str, Any]) -> float:
@@ -183,6 +180,7 @@ def _bits(label: str, model: str, family: Family) -> pd.Series:
         placebos=0,
         activations=family.place / "activations",
         dtype=family.dtype,
+        force=True,  # what was asked of other rows is replaced, as by the other commands
     )
     facts = pd.read_csv(done.folder / "facts.csv").set_index("idx")
     name = "bits_associated" if facts["bits_associated"].notna().any() else "bits_familiar"

@@ -5,7 +5,7 @@ Question: given a model and its facts, does a score rank those that an attack br
           models whose mean reads deeper give less back?
 Command:  python -m experiments.prediction.predict benchmarks/predict/*.csv
           (the rows are written by real_model.py and gym.py; --without MODEL leaves a model out)
-Takes:    seconds. Expected: docs/evidence/foretell.md.
+Takes:    two minutes of one core. Expected: docs/evidence/foretell.md.
 Writes:   the tables in Markdown; with --picture one figure, with --out the numbers as JSON.
 
 A fact *comes back* under an attack when the attack hits it on the model, hits it on `full` too, and
@@ -42,6 +42,7 @@ from sklearn.preprocessing import StandardScaler
 from experiments.prediction.fact_records import ATTACKS, HIGH_FORGOT, SCORES
 from lensaudit.attacks.effort.curve import LEAST_GAP
 from lensaudit.files import write_json
+from lensaudit.groups import grouped
 from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.intervals import share_of
 from lensaudit.scores.separation import auc
@@ -259,21 +260,31 @@ def cell(found: Estimate) -> str:
 def markdown(
     title: str, found: dict[str, dict[str, Estimate]], wanted: Sequence[str] = OUTCOMES
 ) -> str:
-    """Scores by outcomes; an outcome without a number is left out, and named."""
-    found = {score: {one: row[one] for one in row if one in wanted} for score, row in found.items()}
-    outcomes = [
-        name
+    """Scores by outcomes; an outcome without a number is left out, and named with the reason."""
+    columns = {
+        name: [row[name] for row in found.values()]
         for name in next(iter(found.values()))
-        if any(row[name].value is not None for row in found.values())
+        if name in wanted
+    }
+    outcomes = [
+        name for name, cells in columns.items() if any(one.value is not None for one in cells)
     ]
-    lines = [title, "", f"| score | {' | '.join(outcomes)} |", "|---" * (len(outcomes) + 1) + "|"]
+    lines = [title]
+    if outcomes:
+        lines += ["", f"| score | {' | '.join(outcomes)} |", "|---" * (len(outcomes) + 1) + "|"]
     lines += [
         f"| {score} | {' | '.join(cell(row[one]) for one in outcomes)} |"
         for score, row in found.items()
         if any(row[one].value is not None for one in outcomes)
     ]
-    missing = sorted(set(next(iter(found.values()))) - set(outcomes))
-    return "\n".join([*lines, *([f"\nToo few facts: {', '.join(missing)}."] if missing else [])])
+    missing = grouped(
+        (" or ".join(dict.fromkeys(str(one.why) for one in cells)), name)
+        for name, cells in columns.items()
+        if name not in outcomes
+    )
+    for why, names in missing.items():
+        lines += ["", f"{why[0].upper()}{why[1:]}: {', '.join(sorted(names))}."]
+    return "\n".join(lines)
 
 
 def counts(rows: pd.DataFrame) -> dict[str, dict[str, int]]:

@@ -27,6 +27,8 @@ from experiments.by_hand import uds as uds_by_hand
 from lensaudit.association import demo as asked
 from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.cli.main import run
+from lensaudit.data.tofu import forget_set
+from lensaudit.files import write_json
 from lensaudit.models.registry import load_registry
 from lensaudit.patching.settings import PatchSettings
 
@@ -89,6 +91,8 @@ PROGRAM = """
 import functools, sys
 from lensaudit.association import demo as asked
 from lensaudit.cli.main import run
+from lensaudit.data.tofu import forget_set
+from lensaudit.files import write_json
 some = {f"demo/{name}": asked.load_registry()[f"demo/{name}"] for name in ("full", "retain", "npo")}
 asked.load_registry = lambda: some
 for kind in ("PatchSettings", "EvaluateSettings"):
@@ -233,12 +237,16 @@ def test_page_terminal_and_gate_have_one_word_for_a_model(demo, tmp_path):
     assert all(re.search(rf"{name} +{word} ", demo[3]) for name, word in words.items())
 
 
-def test_a_row_derived_by_hand_equals_the_engine(demo):
+def test_a_row_derived_by_hand_equals_the_engine(demo, tmp_path):
+    others = [{**vars(one), "idx": one.idx + 100} for one in forget_set("demo")[:2]]
+    write_json(tmp_path / "others.json", others)
     arguments = ["--source", "demo/masked_upper", "--activations", str(demo[2])]
-    done = CliRunner().invoke(uds_by_hand.main, arguments, catch_exceptions=False)
-    by_hand, engine = (float(line.split("UDS ")[1]) for line in done.stdout.splitlines()[-2:])
-    assert 0 < by_hand < 1
-    assert by_hand == pytest.approx(engine, abs=1e-5)
+    # caches of other rows stand beside those of the demo
+    for more in ([], ["--data", str(tmp_path / "others.json")]):
+        done = CliRunner().invoke(uds_by_hand.main, arguments + more, catch_exceptions=False)
+        by_hand, engine = (float(line.split("UDS ")[1]) for line in done.stdout.splitlines()[-2:])
+        assert 0 < by_hand < 1
+        assert by_hand == pytest.approx(engine, abs=1e-5)
 
 
 def test_a_second_process_leaves_what_is_found_again(tmp_path, two_threads, monkeypatch):

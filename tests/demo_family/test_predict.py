@@ -160,6 +160,31 @@ def test_recovery_is_a_share_of_what_full_gives_beyond_the_never_trained(predict
     assert found["b"] == 0
 
 
+def test_an_outcome_without_a_number_is_named_with_its_reason(predict):
+    few, alike = (
+        predict.Estimate(None, n=9, why=why)
+        for why in ("too few pairs of facts", "all facts end alike")
+    )
+    value = predict.Estimate(0.75, 0.5, 1.0, 9)
+    found = {
+        "uds": {"nf4": value, "greedy": few, "prefix": few, "planted": alike},
+        "lens": {"nf4": few, "greedy": few, "prefix": few, "planted": few},
+    }
+    table = ["", "| score | nf4 |", "|---|---|", "| uds | 0.75 [0.50, 1.00] |", ""]
+    reasons = ["Too few pairs of facts: greedy, prefix.", ""]
+    reasons += ["All facts end alike or too few pairs of facts: planted."]
+    assert predict.markdown("# Area", found).split("\n") == ["# Area", *table, *reasons]
+    bare = predict.markdown("# Area", found, wanted=("greedy", "planted")).split("\n")
+    assert bare[:3] == ["# Area", "", "Too few pairs of facts: greedy."]
+    assert "|" not in "".join(bare)
+
+
+def test_models_that_are_too_few_are_said_to_be(predict):
+    rows = facts(n_models=4).assign(**{"nf4": 1.0, "nf4@full": 1.0, "nf4@never": 0.0})
+    text = predict.markdown("# Rank", {"uds": {"nf4": predict.over_models(rows, "uds", "nf4")}})
+    assert text == "# Rank\n\nFewer than five models that differ: nf4."
+
+
 def test_calibration_counts_facts_by_fifths_of_the_depth(predict):
     rows = pd.DataFrame({"uds": [-1.0, -0.9, -0.05, 0.0, 0.0], "back_any": [0, 1, 1, 1, 1.0]})
     bins = predict.calibration(rows, "uds", "any")

@@ -35,6 +35,30 @@ def test_the_depths_of_a_fact_are_those_that_patch_writes(tmp_path):
         assert found.loc[idx, "weakest"] == pytest.approx(erasure, abs=NATS)
 
 
+def test_scores_of_other_rows_or_another_dtype_are_asked_anew(monkeypatch, tmp_path):
+    from experiments.prediction import fact_records
+
+    def evaluated(model, out, *, dtype, forget="demo", **_):
+        out.mkdir(parents=True, exist_ok=True)
+        entry = {"agg_value": None, "value_by_index": {"0": {"prob": len(f"{forget} {dtype}")}}}
+        (out / "TOFU_EVAL.json").write_text(json.dumps({"forget_Q_A_Prob": entry}))
+
+    def read(label, model, family):
+        return pd.DataFrame({"uds": [0.5]}, index=pd.Index([0], name="idx"))
+
+    monkeypatch.setattr(fact_records.la, "evaluate", evaluated)
+    monkeypatch.setattr(fact_records, "_depths", read)
+    monkeypatch.setattr(fact_records, "_bits", lambda *_: pd.Series([1.0]))
+    monkeypatch.setattr(fact_records, "entity_probs", lambda *_: pd.Series([-1.0]))
+    found = {}
+    for data, dtype in (("demo", "float32"), ("demo", "bfloat16"), ("rows.json", "float32")):
+        family = fact_records.Family(
+            "demo/full", ("demo/retain", "demo/never"), data, tmp_path, dtype, steps=1, lr=1e-3
+        )
+        found[data, dtype] = fact_records.scored("npo", "demo/npo", family)["answer_prob"].tolist()
+    assert found == {key: [len(" ".join(key))] for key in found}
+
+
 @pytest.mark.slow
 def test_the_study_makes_asks_attacks_and_goes_on_where_it_was(monkeypatch, tmp_path):
     from experiments.prediction import predict, real_model

@@ -109,3 +109,15 @@ def test_what_is_missing_is_no_row(betrayal, tmp_path):
     shown = [one.split(" | ")[0] for one in told if one.startswith("| ")]
     assert shown.count("| npo") == 3  # and in the table of the seeds
     assert not {"| graddiff", "| never"} & set(shown)
+
+
+def test_without_the_rows_of_retain_nothing_is_less_its_loss(betrayal, tmp_path):
+    heading, *texts = (ROOT / "benchmarks" / "betrayal" / "rows.csv").read_text().splitlines()
+    some = [one for one in texts if one.split(",")[0] in ("idknll", "demo-1/npo", "smollm2/full")]
+    (tmp_path / "rows.csv").write_text("\n".join([heading, *some]) + "\n")
+    told = list(betrayal.tables(tmp_path))
+    deep, attacks, seed = (one.split(" | ") for one in told if one.startswith("| idknll"))
+    assert (deep[-2:], attacks[-2:], seed[-3:]) == (["–", "– |"], ["–", "– |"], ["–"] * 2 + ["– |"])
+    rows = betrayal.kept(tmp_path / "rows.csv")
+    assert betrayal.by_attack(rows, "demo-1/npo", "retain") is None
+    assert betrayal.by_attack(rows, "demo-1/npo", "loss") is not None
