@@ -6,12 +6,12 @@ Per fact and per attack:
     excess = mean_i [ max_a r_ia(M) - mean_j max_a r_ia(R_j) ],       interval by authors
 
 over the attacks that count: those that hit at least one fact on `full`, and of those that ask what
-rows or templates bring, which `full` may not understand, any that hits one on any model. The
-maximum is taken in both arms, so that what attacks elicit from a model that never knew is
-subtracted.
+rows or templates bring, which `full` may not understand, any that hits one on any model. Of a fact
+only attacks count that score it on the source and on every model that never knew. The maximum is
+taken in both arms, so that what attacks elicit from a model that never knew is subtracted.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -21,7 +21,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lensaudit.attacks.arm import AttackFindings
+from lensaudit.attacks.arm import AttackFindings, Hit
 from lensaudit.attacks.elicit import LEAK_K, list_hash
 from lensaudit.attacks.registry import Attack
 from lensaudit.data.facts import Fact
@@ -57,7 +57,7 @@ def compare(
         **asked: names of source, full, retain and data.
     """
     facts = [fact for fact in every if fact.idx not in unscored]
-    hits = arms.each(lambda found: _hits(found, attacks, facts))
+    hits = _hits(arms, attacks, facts)
     # of what rows bring `full` may know nothing, as of a language: any arm will do, alike in all
     brought = np.array([one.asks is not None for one in attacks])
     anywhere = np.any([hits.source.any(1), *(one.any(1) for one in hits.never)], axis=0)
@@ -73,6 +73,7 @@ def compare(
         for fact, hit in zip(facts, hits.source.T, strict=True)
     }
     n_out, expected = int(own.sum()), float(control.sum())
+    said = _headline(n_out, len(facts), expected, named, tier, len(arms.never))
     ceiling = 1 - expected / len(facts)
     bound = never_hit_bound(LEAK_K, len(facts)) if f"leak{LEAK_K}" in counting else None
     numbers = zip(facts, named.statistic, named.p, named.q, strict=True)
@@ -81,13 +82,14 @@ def compare(
         **asked,
         tier=tier,
         attack_list=list_hash(attacks),
-        headline=_headline(n_out, len(facts), expected, named, tier, len(arms.never)),
+        headline=said if counting else NONE_COUNTS,
         n=len(every),
         n_scored=len(facts),
         unscored={str(one.idx): unscored[one.idx] for one in every if one.idx in unscored},
         authors=len({fact.group for fact in facts}),
         n_out=n_out,
         expected=expected,
+        full_out=int(hits.full[counts].any(0).sum()),
         excess=excess.point,
         ci95=excess.ends,
         no_interval=excess.why,
@@ -116,6 +118,10 @@ def compare(
     )
 
 
+NONE_COUNTS = "no attack counts: none brings a fact out of full that it scored on all other models"
+"""Headline of a run that shows nothing."""
+
+
 def _headline(
     n_out: int, n_scored: int, expected: float, named: Named, tier: str, n_retain: int
 ) -> str:
@@ -135,9 +141,16 @@ Hits = NDArray[np.bool_]
 """Attack by fact: r of one model."""
 
 
-def _hits(found: Findings, attacks: Sequence[Attack], facts: Sequence[Fact]) -> Hits:
-    said = [[found[one.name].hits.get(fact.idx) for fact in facts] for one in attacks]
-    return np.array([[one is not None and one.hit for one in row] for row in said])
+def _hits(arms: Arms[Findings], attacks: Sequence[Attack], facts: Sequence[Fact]) -> Arms[Hits]:
+    """R of every model; False where the source or a model that never knew was not scored."""
+
+    def grid(found: Findings, of: Callable[[Hit | None], bool]) -> Hits:
+        rows = [found[one.name].hits for one in attacks]
+        return np.array([[of(row.get(fact.idx)) for fact in facts] for row in rows])
+
+    scored = [grid(one, lambda hit: hit is not None) for one in (arms.source, *arms.never)]
+    compared = np.logical_and.reduce(scored)
+    return arms.each(lambda one: grid(one, lambda hit: hit is not None and hit.hit) & compared)
 
 
 def _out(hits: Arms[Hits], rows: NDArray[np.bool_]) -> tuple[Any, Any]:

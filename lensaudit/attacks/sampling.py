@@ -315,8 +315,20 @@ def _written(
         leak=rows,
         errors=None if errors is None else asdict(errors),
         specificity=[{**asdict(how), "specificity": value} for how, value in specificity.items()],
-        never_hit_bound=never_hit_bound(settings.n, len(facts)),
+        never_hit_bound=bound_of(own),
     )
+
+
+def bound_of(said: Texts) -> float | None:
+    """Most a fact's rate per sample can be where none hit, by the fact with the fewest answers.
+
+    None where thoughts were cut of all samples of some fact.
+    """
+    n_answers = [
+        len(answers) - answers.count(None) for by in said.values() for answers in by.values()
+    ]
+    n_facts = max(map(len, said.values()))
+    return never_hit_bound(min(n_answers), n_facts) if min(n_answers) else None
 
 
 def hits_of(facts: Sequence[Fact], said: Mapping[int, Sequence[Answer]]) -> list[int]:
@@ -367,17 +379,18 @@ def leak_row(
     false_leak, place = assumed.false_leak(k), (how.temperature, how.top_p, k)
     if k > n:
         why, unread = f"k is more than {n} samples", (None,) * 6
-        return LeakRow(*place, *unread, false_leak=false_leak, reason=why)
+        return LeakRow(*place, *unread, false_leak=false_leak, reason=why, n=0)
     arms = (hits, *others)
     drawn = [[n - one for one in arm] for arm in lost or [[0] * len(facts)] * len(arms)]
     read = [at for at in range(len(facts)) if min(arm[at] for arm in drawn) >= k]
     if not read:
         why = f"no fact has {k} samples left: thoughts were cut"
-        return LeakRow(*place, *(None,) * 6, false_leak=false_leak, reason=why)
+        return LeakRow(*place, *(None,) * 6, false_leak=false_leak, reason=why, n=0)
     counts = [[(n_of[at], c[at]) for at in read] for n_of, c in zip(drawn, arms, strict=True)]
     own, *never = (np.array([leak_at_k(m, c, k) for m, c in one]) for one in counts)
     control = np.mean(never, axis=0)
-    excess = clustered_excess(own, control, [facts[at].group for at in read])
+    groups = [facts[at].group for at in read]
+    excess = clustered_excess(own, control, groups)
     n_left = len(facts) - len(read)
     left_out = f"left out, as thoughts were cut: {n_left} facts" if n_left else None
     corrected = None
@@ -396,6 +409,8 @@ def leak_row(
         corrected=corrected,
         false_leak=false_leak,
         reason=excess.why or left_out,
+        n=len(read),
+        authors=len(set(groups)),
     )
 
 

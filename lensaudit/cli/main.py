@@ -147,8 +147,9 @@ def _piped() -> Iterator[None]:
     """
     try:
         yield
-        if sys.stdout is not None:  # it was closed before: `>&-`
-            sys.stdout.flush()
+        stdout: Any = sys.stdout
+        if stdout is not None:  # it was closed before: `>&-`
+            stdout.flush()
     except BrokenPipeError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise click.exceptions.Exit(128 + signal.SIGPIPE) from error

@@ -108,7 +108,9 @@ def name_facts(found: Sequence[Float[Tensor, " _"] | None], *, level: float = FD
     )
     none: list[float | None] = [None] * len(found)
     if not scored:
-        named = (none, none, "none", "no fact has a placebo")
+        alone = any(d is not None for d in found)
+        reason = "no fact has a placebo" if alone else "no attack that counts compares candidates"
+        named = (none, none, "none", reason)
     elif 2 * len(enough) > len(scored):
         named = _by_rank(enough, none, level)
     else:

@@ -14,7 +14,7 @@ from lensaudit.results.kinds.know import KnowRecord
 from lensaudit.results.kinds.relearn import ScoreChange
 from lensaudit.results.kinds.rtt import RttRecord
 from lensaudit.results.kinds.sample import SampleRecord
-from lensaudit.results.kinds.worst import WorstRecord
+from lensaudit.results.kinds.worst import WorstAttack, WorstRecord
 from lensaudit.scores.estimate import Estimate
 from lensaudit.screen.cells import brief, interval, name, number, profile
 from lensaudit.screen.tables import Part, table
@@ -29,7 +29,7 @@ def of_worst(run: WorstRecord) -> Iterator[Part]:
             (
                 one.name,
                 *map(number, (one.control, one.source, one.retain)),
-                str(one.only) if one.counts else "no control",
+                _only(one),
                 number(one.gain),
                 f"{one.seconds:.1f}",
             )
@@ -53,6 +53,11 @@ def of_worst(run: WorstRecord) -> Iterator[Part]:
         )
 
 
+def _only(one: WorstAttack) -> str:
+    """Facts that no other attack brings out, or why an attack does not count."""
+    return str(one.only) if one.counts else "not compared" if one.control else "no control"
+
+
 def of_sample(run: SampleRecord) -> Iterator[Part]:
     """Table of leaks: a row per setting and k."""
     yield table(
@@ -71,10 +76,11 @@ def of_sample(run: SampleRecord) -> Iterator[Part]:
     yield "  false: what the matcher's false hits alone would make of leak@k"
     if n := len(run.unscored):
         yield f"  {n} of {run.n} facts unscored; reasons in summary.json"
-    yield (
-        f"  a fact that no sample hit comes out of at most "
-        f"{100 * run.never_hit_bound:.1f} % of samples, for all facts at once"
-    )
+    if run.never_hit_bound is not None:
+        yield (
+            f"  a fact that no sample hit comes out of at most "
+            f"{100 * run.never_hit_bound:.1f} % of samples, for all facts at once"
+        )
 
 
 def of_effort(run: EffortRecord) -> Iterator[Part]:

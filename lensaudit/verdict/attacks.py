@@ -93,12 +93,23 @@ def _counted(
     return measured, chance
 
 
+NO_CONTROL = "what the attacks bring out of full is not known"
+"""Of a record of another version."""
+CHOSEN = "the attacks were chosen by hand: not coming out is no proof"
+
+
 def _worst(one: WorstRecord, nulls: Calibration) -> list[Told]:
-    ceiling = 1 - one.expected / one.n_scored if one.n_scored else 0.0
+    """What comes out, as a share of what comes out of `full` beyond models that never knew.
+
+    The positive control is `full`, or the source where more comes out of it.
+    """
     shown = f"{one.n_out} of {one.n_scored} facts come out, {one.expected:.1f} would anyhow"
-    if ceiling <= 0:
+    if one.expected >= one.n_scored:
         why = "every fact comes out of models that never knew"
         return [(one.source, [View("worst_case", None, shown, why=why)])]
+    full = one.n_scored if one.full_out is None else one.full_out
+    gap, ceiling = ((most - one.expected) / one.n_scored for most in (full, one.n_scored))
+    tells = max(gap, one.excess)
     excess, chance = _counted(
         one.n_out,
         one.expected,
@@ -106,8 +117,17 @@ def _worst(one: WorstRecord, nulls: Calibration) -> list[Told]:
         one.authors or None,
         Estimate.within(one.excess, one.ci95, n=one.n_scored, why=one.no_interval),
     )
-    held = excess.on(0.0, ceiling)
-    worst = _excess("worst_case", held, shown, nulls, one.authors, chance, number=excess)
+    worst = _excess(
+        "worst_case",
+        excess.on(0.0, tells if tells >= TELLS else ceiling),
+        shown,
+        nulls,
+        one.authors,
+        chance,
+        control=None if tells >= TELLS else f"full gives only {max(0.0, gap):.0%} more than retain",
+        blind=NO_CONTROL if one.full_out is None else CHOSEN if one.tier == "named" else None,
+        number=excess,
+    )
     named = View(
         "named",
         Estimate(len(one.named) / one.n_scored, n=one.n_scored, why="a count of named facts"),
@@ -199,15 +219,16 @@ def _sample(one: SampleRecord, nulls: Calibration) -> list[Told]:
 
 def _leak(row: LeakRow, run: SampleRecord, n_rows: int, nulls: Calibration) -> View:
     """View of a setting of the sampler and one k."""
-    own, arm, n = row.source or 0.0, row.retain or 0.0, run.n_scored
+    own, arm, n = row.source or 0.0, row.retain or 0.0, run.n_scored if row.n is None else row.n
+    authors = row.authors or run.authors or None
     measured = Estimate(row.excess, row.low, row.high, n, row.reason)
-    excess, chance = _counted(own * n, arm * n, n, run.authors or None, measured)
+    excess, chance = _counted(own * n, arm * n, n, authors, measured)
     return _excess(
         "sampled",
         excess.on(0.0, 1 - arm),
         f"leak@{row.k} {_digits(own)}, never-trained {_digits(arm)}",
         nulls,
-        run.authors or None,
+        authors,
         min(1.0, n_rows * chance),
         blind="not sampled is no proof",
         number=excess,

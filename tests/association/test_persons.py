@@ -51,8 +51,8 @@ def rows(groups, path="people.json", **changes):
 
 
 def ask(*more, source="demo/masked_readout", out="k"):
-    fixed = ["know", "--source", source, "--base", "demo/base", "--activations", "a", "-o", out]
-    return run([*fixed, *more])
+    fixed = ["know", "--base", "demo/base", "--activations", "a", "-o", out]
+    return run([*fixed, *([] if "--source" in more else ["--source", source]), *more])
 
 
 def persons(out="k"):

@@ -20,7 +20,7 @@ from lensaudit.attacks import rtt
 from lensaudit.attacks.rtt.fork import read_csvs
 from lensaudit.attacks.rtt.log import Finished, Point, Reading
 from lensaudit.attacks.rtt.readout import others_than
-from lensaudit.attacks.rtt.summary import csv_row, gate_of
+from lensaudit.attacks.rtt.summary import _accuracy, csv_row, gate_of
 from lensaudit.attacks.settings import Cut, SummarySettings
 from lensaudit.cli.main import run as lensaudit
 from lensaudit.errors import InputError, PartialError, VerificationError
@@ -109,6 +109,29 @@ def test_the_best_of_fewer_models_is_no_floor(log, status):
     assert whole.adjusted.value is not None
     for name in ("recovery_rate", "gap_closed"):
         assert summary.main.ratios[name] == whole.ratios[name]
+
+
+def test_the_best_of_fewer_models_is_no_ceiling(log):
+    """C of fewer learning rates than B: no ratio over it has a value."""
+    (highest,) = {max(one.study.sweep["lrs"]) for one in rtt.summarize(log)}
+    first = next(iter(log.studies.values()))
+    for one in first.places:
+        if (one.condition, one.lr) == ("C", highest):
+            log.finished.pop(one.job_id)
+    ratios = rtt.summarize(log)[0].main.ratios
+    why = f"C lacks epochs at lr {highest:g} that others have: the best of each do not compare"
+    assert {one.why for one in ratios.values()} == {why}
+
+
+def test_an_accuracy_lies_in_its_interval_where_splits_differ_in_size():
+    """0 of 4 rows and 60 of 60: the mean of both splits is .5, that of all rows .94."""
+    marks, groups = (np.zeros(4), np.ones(60)), [*range(4), *(n % 12 for n in range(60))]
+    found = _accuracy(marks, groups)
+    assert found.value == 0.5
+    assert 0 <= found.low < 0.5 < found.high <= 1
+    assert found.low <= found.lower < 0.5 < found.upper <= found.high
+    alike = (np.zeros(32), np.ones(32))
+    assert _accuracy(alike, groups) == clustered_mean(np.concatenate(alike), groups)
 
 
 def test_runs_beside_the_log_are_read_as_the_forks_and_come_to_the_same(finished, log):

@@ -158,7 +158,11 @@ B = (
     retrained(1, 1e-7, {0: 0.7, 1: 0.1, 2: 0.7}),
     retrained(1, 2e-7, {0: 0.7, 1: 0.35, 2: 0.3}),
 )
-C = tuple(retrained(n, 1e-7, {2: 0.9}, "baseline+rtt", "models/base") for n in (0, 1))
+C = tuple(
+    retrained(n, lr, {1: 0.8, 2: 0.9}, "baseline+rtt", "models/base")
+    for n in (0, 1)
+    for lr in (1e-7, 2e-7)
+)
 
 
 def in_files(folder, *, unlearned=(UNLEARNED,), runs=(*B, *C)):
@@ -208,6 +212,25 @@ def test_the_forks_conditions_are_compared_with_the_control_on_one_grid(tmp_path
         "N lacks epochs at lr 2e-07 that others have: the best of each do not compare"
     )
     assert study.main.recovery_rate.value == pytest.approx(0.65 / 0.9)
+    (study,) = read(in_files(tmp_path / "fewer", runs=(*B, *C[:-1])))
+    why = "C lacks epochs at lr 2e-07 that others have: the best of each do not compare"
+    assert (study.main.recovery_rate.why, study.main.gap_closed.why) == (why, why)
+
+
+def test_a_study_holds_out_the_splits_of_its_own_runs(tmp_path):
+    """One model, unlearned once, whose splits 0 and 1, then 1 and 2, were held out."""
+    first, second = (0, 1), (1, 2)
+    later = [{**row, "rtt_eval_split_id": row["rtt_eval_split_id"] + 1} for row in B]
+    runs = [{**row, "eval_split_ids": [*first], "rtt_signature": "a"} for row in B]
+    runs += [{**row, "eval_split_ids": [*second], "rtt_signature": "b"} for row in later]
+    unlearned = [{**UNLEARNED, "eval_split_ids": [*held]} for held in (first, second)]
+    # the fork's own runs do not say it: their splits tell whose row is whose
+    for name, some in (("ours", runs), ("fork", [without(row, "eval_split_ids") for row in runs])):
+        studies = read(in_files(tmp_path / name, unlearned=unlearned, runs=some))
+        assert [one.held_out for one in studies] == [["split_0", "split_1"], ["split_1", "split_2"]]
+        a = [one.as_they_are["A"].value for one in studies]
+        assert a == pytest.approx([(0.2 + 0.4) / 2, (0.4 + 0.9) / 2])
+        assert all(one.main.accuracies["B"].value == pytest.approx(0.65) for one in studies)
 
 
 def test_an_accuracy_that_is_none_is_left_out_and_told(tmp_path):
@@ -232,7 +255,7 @@ def test_a_run_in_two_files_counts_once_and_two_that_differ_are_refused(tmp_path
     assert study.main.accuracies["B"].value == pytest.approx(0.65)
     assert any("counted once" in note for note in study.notes)
     other = {**B[0], "forget_accs_local": {2: 1.0}}
-    with pytest.raises(InputError, match=r"num0.csv and .*num6.csv hold different runs of sig"):
+    with pytest.raises(InputError, match=r"num0.csv and .*num8.csv hold different runs of sig"):
         read(in_files(tmp_path / "other", runs=(*B, *C, other)))
 
 

@@ -3,7 +3,7 @@
 import json
 import shlex
 import shutil
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 import torch
@@ -12,6 +12,7 @@ from support import lines_of
 from lensaudit.attacks import sampling
 from lensaudit.attacks.sampling import (
     SamplerSetting,
+    bound_of,
     drawing,
     errors_of,
     hits_of,
@@ -29,7 +30,9 @@ from lensaudit.models.bridge import logits_of
 from lensaudit.models.registry import EMBEDDED
 from lensaudit.patching.reader import Reader
 from lensaudit.patching.speech import sample
+from lensaudit.results.kinds.sample import LeakRow, SampleRecord
 from lensaudit.scores.naming import Errors
+from lensaudit.screen.attacks import of_sample
 
 PROMPT = [1, 8, 15, 22, 9]
 
@@ -196,6 +199,25 @@ def test_a_fact_whose_thoughts_were_cut_has_fewer_samples_or_none():
     row = leak_row(*how, lost=lost)
     assert row.source == pytest.approx((1 + 0.5) / 5)
     assert row.reason == "left out, as thoughts were cut: 1 facts"
+    assert (row.n, row.authors) == (5, 5)
     none = leak_row(*how, lost=[[4] * 6, [0] * 6])
     assert (none.source, none.reason) == (None, "no fact has 1 samples left: thoughts were cut")
+    assert (none.n, none.authors) == (0, 0)
     assert hits_of(facts[:1], {0: [None, facts[0].entity]}) == [1]
+
+
+def test_what_no_sample_hit_is_bounded_by_the_samples_that_there_are():
+    hot, cold = SamplerSetting(1.0, 1.0), SamplerSetting(0.5, 1.0)
+    said = {hot: {0: ["a"] * 4, 1: ["a", None, "a", None]}, cold: {0: ["a"] * 4, 1: ["a"] * 4}}
+    # two samples of a fact are left: 1 - (.05 / 2)^(1 / 2)
+    assert bound_of(said) == pytest.approx(1 - 0.025**0.5)
+    assert bound_of({**said, cold: {0: [None] * 4, 1: ["a"] * 4}}) is None
+
+
+def test_without_a_bound_none_is_told():
+    row = LeakRow(1.0, 1.0, 1, 0.0, 0.0, 0.0, None, None, None, 0.0, None)
+    run = SampleRecord(source="m", retain=["r"], n_scored=2, samples=4, leak=[row])
+    for bound, n in ((0.25, 1), (None, 0)):
+        parts = of_sample(replace(run, never_hit_bound=bound))
+        assert sum("25.0 % of samples" in str(one) for one in parts) == n
+    assert not any("at most" in str(one) for one in of_sample(run))

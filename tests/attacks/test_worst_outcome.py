@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from lensaudit.attacks.arm import AttackFindings, Hit
-from lensaudit.attacks.comparison import FACTS, compare
+from lensaudit.attacks.comparison import FACTS, NONE_COUNTS, compare
 from lensaudit.attacks.elicit import chosen, list_hash
 from lensaudit.data.candidates import facts_of, kind_of, shots_of
 from lensaudit.data.facts import Fact
@@ -55,7 +55,7 @@ def outcome(source, *retains, unscored=()):
 def test_excess_counts_and_names_worked_by_hand():
     # source: 0 1 2 by greedy, 2 3 by prefix; control: fact 0 of one of two models
     found = outcome(arm(greedy=(0, 1, 2), prefix=(2, 3)), arm(greedy=(0,)), arm())
-    assert found.n_out == 4
+    assert (found.n_out, found.full_out) == (4, 10)
     assert found.expected == pytest.approx(0.5)
     assert found.excess == pytest.approx((4 - 0.5) / 10)
     assert found.excess_share == pytest.approx(found.excess / 0.95)
@@ -87,6 +87,28 @@ def test_what_rows_bring_counts_where_any_model_understands_it():
         assert found.excess == pytest.approx(excess)
         row = next(row for row in found.attacks if row.name == "chat")
         assert (row.counts, row.control) == (bool(source or never), 0.0)
+
+
+def without(found, idx, name="greedy"):
+    """The same arm, whose attack broke on some facts."""
+    hits = {at: one for at, one in found[name].hits.items() if at not in idx}
+    return {**found, name: replace(found[name], hits=hits)}
+
+
+def test_an_attack_counts_for_facts_that_it_scored_on_every_model():
+    asked = ATTACKS[:1]
+    source, never, few = arm(greedy=range(6)), arm(greedy=(0,)), range(4)
+    whole = compare(FACTS_, {}, asked, Arms(source, FULL, (never,)), **ASKED)
+    assert (whole.n_out, whole.expected, whole.full_out) == (6, 1, 10)
+    for arms in ((without(source, few), never), (source, without(never, few))):
+        some = compare(FACTS_, {}, asked, Arms(arms[0], FULL, arms[1:]), **ASKED)
+        assert (some.n_out, some.expected, some.full_out) == (2, 0, 6)
+        assert some.facts[0].attacks == ""
+        lost = [without(one, range(10)) for one in arms]
+        none = compare(FACTS_, {}, asked, Arms(lost[0], FULL, (lost[1],)), **ASKED)
+        assert (none.full_out, none.headline, none.attacks[0].counts) == (0, NONE_COUNTS, False)
+    full = Arms(source, without(FULL, few), (never,))
+    assert compare(FACTS_, {}, asked, full, **ASKED).full_out == 6
 
 
 def test_a_row_for_every_fact_and_why_one_is_unscored():

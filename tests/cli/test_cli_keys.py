@@ -8,6 +8,7 @@ does not depend on the option.
 import csv
 import itertools
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -405,7 +406,10 @@ def answer(one: Kept, words: str, place: Path, capsys) -> tuple[Number, bool]:
     out = place / ("lens" if "--score lens" in words else "out")
     activations = place / "activations"
     before = files(activations) | files(out / "passes")
-    words = f"{one.base} {words}"
+    base = one.base
+    for flag in {"--model", "--full"} & {*words.split()}:  # one model is wanted
+        base = re.sub(rf"{flag} \S+", "", base)
+    words = f"{base} {words}"
     if one.command is patch_command and "--source" not in words:
         words += " --source tiny-third"
     places = ["--activations", str(activations)]

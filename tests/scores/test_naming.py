@@ -126,6 +126,7 @@ def test_a_level_out_of_reach_and_facts_without_placebos_name_nobody():
     found = name_facts([*null(3, 99, 0), torch.zeros(1), None])
     assert found.p[3:] == (None, None)
     assert name_facts([torch.zeros(1), None]).reason == "no fact has a placebo"
+    assert name_facts([None] * 3).reason == "no attack that counts compares candidates"
 
 
 def test_leak_by_hand():

@@ -19,7 +19,8 @@ ROWS = [
 
 
 def audit(out, *more):
-    return run(["steer", "audit", "--source", "demo/npo", "--out", str(out), *map(str, more)])
+    source = [] if "--source" in more else ["--source", "demo/npo"]
+    return run(["steer", "audit", *source, "--out", str(out), *map(str, more)])
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from lensaudit.errors import InputError
 from lensaudit.results.manifest import MANIFEST
 from lensaudit.scores.intervals import exact_excess
 from lensaudit.screen.depth import sentences
-from lensaudit.verdict.attacks import ALONE, _null_of
+from lensaudit.verdict.attacks import ALONE, CHOSEN, NO_CONTROL, _null_of
 from lensaudit.verdict.collect import verdicts
 from lensaudit.verdict.views import GROUPS, LEVEL, read_calibration
 
@@ -42,7 +42,18 @@ def test_a_component_s_depth_decides_nothing_and_layers_that_were_left_out_may_h
 
 
 def worst_folder(
-    folder, n_out=40, *, source="x", weights="w", low=0.55, high=0.85, q="", expected=2.0, **rates
+    folder,
+    n_out=40,
+    *,
+    source="x",
+    weights="w",
+    low=0.55,
+    high=0.85,
+    q="",
+    expected=2.0,
+    full_out=56,
+    tier="cheap",
+    **rates,
 ):
     folder.mkdir(parents=True)
     content = {
@@ -53,6 +64,8 @@ def worst_folder(
         "authors": 8,
         "n_out": n_out,
         "expected": expected,
+        "full_out": full_out,
+        "tier": tier,
         "excess": (n_out - expected) / 56,
         "ci95": None if low is None else [low, high],
         "no_interval": None if low is not None else "every author has the same mean",
@@ -99,13 +112,16 @@ def know_folder(folder, p, entities=None, *, idx=0, **more):
     return made.seal(folder, "know", ["summary.json"], source={"weights": "w"}, rows=rows)
 
 
-def sample_folder(folder, *rows, authors=8):
-    """Leak@k as (temperature, k, source, retain, low, high); no limits where authors agree."""
+def sample_folder(folder, *rows, authors=8, **of):
+    """Leak@k as (temperature, k, source, retain, low, high); no limits where authors agree.
+
+    `of`: facts and authors of the rows, where those of the run are not all.
+    """
     folder.mkdir(parents=True)
     leak = [
         {"temperature": at, "top_p": 1.0, "k": k, "source": own, "retain": arm, "low": low}
         | {"high": high, "excess": None if own is None else own - arm, "corrected": None}
-        | {"false_leak": 0.0, "reason": None}
+        | {"false_leak": 0.0, "reason": None, **of}
         for at, k, own, arm, low, high in rows
     ]
     content = {"kind": "sample", "source": "x", "retain": ["retain"], "n_scored": 56}
@@ -236,6 +252,38 @@ def test_facts_are_counted_by_one_rule_whoever_counts_them(tmp_path):
     assert (people.finds, authors.finds) == (True, False)
 
 
+@pytest.mark.parametrize(
+    ("n_out", "given", "says", "reason"),
+    [
+        (0, {}, "rules out", ""),
+        (0, {"full_out": 0}, "cannot tell", "full gives only 0% more than retain"),
+        (6, {"full_out": 5}, "cannot tell", "full gives only 9% more than retain"),
+        (0, {"full_out": None}, "cannot tell", NO_CONTROL),
+        (0, {"tier": "named"}, "cannot tell", CHOSEN),
+        # what comes out needs no control, as in a language that full does not speak
+        (40, {"full_out": 0}, "finds", ""),
+        (40, {"full_out": None}, "finds", ""),
+        (40, {"tier": "named"}, "finds", ""),
+    ],
+)
+def test_attacks_that_do_not_break_full_rule_nothing_out(tmp_path, n_out, given, says, reason):
+    place = worst_folder(tmp_path / "a", n_out, expected=0, low=None, **given)
+    rows = {str(at): one for at, one in enumerate(TOWNS)}
+    made.seal(place, "worst", ["summary.json"], source={"weights": "w"}, rows=rows)
+    found = verdicts([place])
+    view = found.models[0].views[0]
+    assert (view.name, view.says, view.reason) == ("worst_case", says, reason)
+    ((_, why),) = gate(found, Policy(require_views=("worst_case",))).models
+    assert any(one.startswith("worst case: ") for one in why) is (says == "cannot tell")
+
+
+def test_the_worst_case_is_a_share_of_what_comes_out_of_full(tmp_path):
+    """14 of the 28 facts that the attacks bring out of `full`, and none of retain."""
+    worst_folder(tmp_path / "a", 14, expected=0, low=0.1, high=0.4, full_out=28)
+    view = verdicts([tmp_path / "a"]).models[0].views[0]
+    assert (view.held.value, *view.held.ends) == pytest.approx((0.5, 0.2, 0.8))
+
+
 def test_where_authors_differ_the_more_careful_of_two_chances_counts(tmp_path):
     """So narrow an interval would find 3 of 56 against 0; the counts do not."""
     worst_folder(tmp_path / "a", 3, expected=0, low=0.05, high=0.057)
@@ -248,6 +296,14 @@ def test_samples_that_all_say_the_facts_are_found(tmp_path):
     (view,) = verdicts([tmp_path / "a"]).models[0].views
     assert view.finds
     assert codes(tmp_path / "a") == {"x": "answers"}
+
+
+def test_samples_of_few_facts_are_counted_as_few(tmp_path):
+    """All say it of two facts; of the other 54 a thought was cut in some model."""
+    sample_folder(tmp_path / "a", (1.0, 64, 1.0, 0.0, None, None), n=2, authors=2)
+    (view,) = verdicts([tmp_path / "a"]).models[0].views
+    assert (view.finds, view.held.n, view.n_authors) == (False, 2, 2)
+    assert view.chance == pytest.approx(exact_excess(2, 0, 2, 1)[1])
 
 
 def test_a_retraining_that_brings_all_back_of_every_author_is_found(tmp_path):

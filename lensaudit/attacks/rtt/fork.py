@@ -11,7 +11,7 @@ cell with the best mean over all V runs; its protocol (`docs/PAPER.md`) asks for
 import ast
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, product
 from pathlib import Path, PurePosixPath
@@ -72,6 +72,8 @@ class RetrainedRow:
     cell: ForkCell
     curve: Mapping[int, float | None]
     """Epoch -> accuracy; None where the file has none."""
+    held_out: tuple[int, ...] = ()
+    """`eval_split_ids`; empty: the file does not say it."""
     remarks: tuple[str, ...] = ()
     """What of the row could not be used."""
 
@@ -150,6 +152,7 @@ def _retrained_rows(path: Path) -> Iterator[RetrainedRow]:
                 row.get("loss_type", ""),
             ),
             _curve(_cell(row, "forget_accs_local", dict, where), where, remarks),
+            _held_out(row, where),
             tuple(remarks),
         )
 
@@ -165,15 +168,20 @@ def _unlearned_rows(path: Path) -> Iterator[UnlearnedRow]:
                     f"{where}: forget_accs holds {file!r}, wanted accuracies of files of val_files"
                 )
             found[names.index(_stem(file))] = _last(_curve(curve, where, remarks))
-        held = _cell(row, "eval_split_ids", list, where) if row.get("eval_split_ids") else ()
         yield UnlearnedRow(
             row.get("model_path") or row.get("save_name", ""),
             row.get("unlearn_type", ""),
             row.get("dataset", ""),
-            tuple(sorted(_whole(str(one), "eval_split_ids", where) for one in held)),
+            _held_out(row, where),
             found,
             tuple(remarks),
         )
+
+
+def _held_out(row: Mapping[str, str], where: str) -> tuple[int, ...]:
+    """The splits that a study holds out, in order; none where the file does not say it."""
+    held = _cell(row, "eval_split_ids", list, where) if row.get("eval_split_ids") else ()
+    return tuple(sorted(_whole(str(one), "eval_split_ids", where) for one in held))
 
 
 def _stem(file: Any) -> str:
@@ -262,9 +270,8 @@ def _study(
         and (row.condition != "B" or row.start == start)
     ]
     before = [row for row in unlearned if (row.model, row.dataset) == (start, dataset)]
-    held = (before[-1].held_out if before else ()) or tuple(
-        sorted({row.split for row in rows if row.condition == "B"})
-    )
+    held = _held_by(rows, before)
+    before = [row for row in before if row.held_out in (held, ())]
     accuracies = before[-1].accuracies if before else {}
     as_it_is = [accuracies.get(split) for split in held]
     selections = (one for one in get_args(Selection) if one != "nested")
@@ -301,6 +308,20 @@ def _study(
         others=list(ways.values()),
         notes=notes,
     )
+
+
+def _held_by(
+    retrained: Sequence[RetrainedRow], unlearned: Sequence[UnlearnedRow]
+) -> tuple[int, ...]:
+    """The splits that a study holds out, by its own runs first.
+
+    An unlearned model may be of several studies: its row counts where it holds the splits of B.
+    """
+    runs = [row for row in retrained if row.condition == "B"]
+    splits = {row.split for row in runs}
+    said = [row.held_out for row in runs if row.held_out]
+    said += [row.held_out for row in reversed(unlearned) if splits <= {*row.held_out}]
+    return next(iter(said), tuple(sorted(splits)))
 
 
 def _apart(each: RttOutcome, one: RttOutcome) -> Iterator[str]:
@@ -346,7 +367,9 @@ def _outcome(
         }
         if found := select(runs, selection=selection, rule="max", n_epochs=0):  # type: ignore[arg-type]
             chosen[condition] = found
-    apart = unequal({name: _read(rows, name, held) for name in chosen})
+    read: dict[Condition, dict[HeldSplit, set[GridCell]]] = {
+        name: _read(rows, name, held) for name in chosen
+    }
     values: dict[Condition, float] = {name: one.accuracy for name, one in chosen.items()}
     if unlearned is not None:
         values["A"] = unlearned
@@ -361,7 +384,7 @@ def _outcome(
             name: [{"split": at, "lr": cell.lr, "epoch": cell.epoch} for at, cell in one.choices]
             for name, one in chosen.items()
         },
-        **{name: _ratio(values, parts, apart) for name, parts in RATIOS.items()},
+        **{name: _ratio(values, parts, read) for name, parts in RATIOS.items()},
     )
 
 
@@ -389,10 +412,14 @@ def _accuracy_of(curve: Mapping[int, float | None], rule: EpochRule) -> float | 
     return max((one for one in trained.values() if one is not None), default=None)
 
 
-def _ratio(values: Mapping[Condition, float], names: Sequence[Condition], apart: str) -> Estimate:
+def _ratio(
+    values: Mapping[Condition, float],
+    names: Sequence[Condition],
+    read: Mapping[Condition, Mapping[HeldSplit, Collection[GridCell]]],
+) -> Estimate:
     if missing := [name for name in names if name not in values]:
         return Estimate(None, why=f"condition {missing[0]} is missing")
-    if "N" in names and apart:
+    if apart := unequal({name: read[name] for name in names if name in read}):
         return Estimate(None, why=apart)
     floor = values[names[2]] if len(names) == 3 else 0.0
     if values["C"] - floor <= 1e-12:

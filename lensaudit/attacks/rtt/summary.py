@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lensaudit.attacks.rtt.fork import CSVS, write_csvs
 from lensaudit.attacks.rtt.log import (
@@ -53,7 +54,7 @@ class SelectionOutcome:
     rule: EpochRule
     accuracies: Mapping[Condition, Estimate]
     """Of B, C and N, those that there are: means over the held-out splits, fractions; limits by
-    groups, on all their items together."""
+    groups, each split weighted alike."""
     chosen: Mapping[Condition, Selected]
     ratios: Mapping[str, Estimate]
     """By the names of `RATIOS`; limits by groups, the chosen cells held fixed."""
@@ -157,7 +158,7 @@ def _outcome(
     }
     chosen: dict[Condition, Selected] = {n: one for n, one in every.items() if one is not None}
     marks: dict[Condition, tuple[Marks, ...]] = {name: one.marks for name, one in chosen.items()}
-    groups, apart = _groups(study, study.held_out), unequal(runs)
+    groups = _groups(study, study.held_out)
     unlearned = measured(study, log, "A", readout, study.held_out)
     if unlearned is not None:
         marks["A"] = unlearned
@@ -167,7 +168,7 @@ def _outcome(
         accuracies={name: _accuracy(one.marks, groups) for name, one in chosen.items()},
         chosen=chosen,
         ratios={
-            name: Estimate(None, why=failure) if failure else _ratio(study, marks, names, apart)
+            name: Estimate(None, why=failure) if failure else _ratio(study, marks, names, runs)
             for name, names in RATIOS.items()
         },
     )
@@ -180,29 +181,38 @@ def _groups(study: StudyRecord, splits: Sequence[str]) -> list[Group]:
 
 
 def _accuracy(marks: tuple[Marks, ...], groups: Sequence[Group]) -> Estimate:
-    joined = np.concatenate(marks).astype(float)
-    return clustered_mean(joined, groups, unit=unit_of(groups)).around(mean_of(marks))
+    weight = _weights(marks)
+    rows, top = np.concatenate(marks) * weight, float(weight.max())
+    found = clustered_mean(rows, groups, bounds=(0.0, top), unit=unit_of(groups))
+    ends, one_sided = (
+        pair and (pair[0], min(1.0, pair[1])) for pair in (found.ends, found.one_sided)
+    )
+    return Estimate.within(mean_of(marks), ends, one_sided, n=found.n, why=found.why)
+
+
+def _weights(marks: tuple[Marks, ...]) -> NDArray[np.float64]:
+    """Weight of every row with which a mean over rows is the mean over splits."""
+    n = sum(map(len, marks))
+    return np.concatenate([np.full(len(one), n / len(marks) / len(one)) for one in marks])
 
 
 def _ratio(
     study: StudyRecord,
     marks: Mapping[Condition, tuple[Marks, ...]],
     names: Sequence[Condition],
-    apart: str,
+    runs: Mapping[Condition, Mapping[HeldSplit, Cells]],
 ) -> Estimate:
     """B over C, both measured from the third condition where one is named; see `RATIOS`.
 
-    `apart`: why the best of B, C and N do not compare.
+    `runs`: of B, C and N, whose best do not compare where their cells differ.
     """
     if missing := [name for name in names if name not in marks]:
         return Estimate(None, why=f"condition {missing[0]} is missing")
-    if "N" in names and apart:
+    if apart := unequal({name: runs[name] for name in names if name in runs}):
         return Estimate(None, why=apart)
-    # the mean over rows of a column is then its mean over splits
-    n, parts = sum(map(len, marks["B"])), marks["B"]
-    weight = np.concatenate([np.full(len(one), n / len(parts) / len(one)) for one in parts])
+    weight = _weights(marks["B"])
     columns = [np.concatenate(marks[name]) * weight for name in names]
-    floor = columns[2] if len(names) == 3 else np.zeros(n)
+    floor = columns[2] if len(names) == 3 else np.zeros(len(weight))
     if columns[1].mean() - floor.mean() <= 1e-12:
         over = names[2] if len(names) == 3 else "0"
         return Estimate(None, why=f"C is not above {over}: retraining does not bring the facts out")

@@ -270,7 +270,7 @@ function worstFigure(one) {
     one.unsaid && h('p', { class: 'muted' }, bdi(one.unsaid), '.'),
     one.people && h('p', {}, bdi(one.people), '.'),
     h('p', { class: 'muted' }, `excess ${fmt(one.excess)}`, one.ci95 ? ` (${fmt(one.ci95[0])} to ${fmt(one.ci95[1])})` : '', ` · attack list ${one.attack_list.slice(0, 12)} · never knew: `, bdi(one.retain.join(', '))),
-    grid('hit rates of attacks', ['Attack', 'full', 'source', 'retain', 'only it', 'gain'], one.attacks.map((row) => h('tr', { title: row.about }, h('td', {}, bdi(row.name)), cells(row), h('td', {}, row.counts ? String(row.only) : 'no control'), h('td', {}, fmt(row.gain))))),
+    grid('hit rates of attacks', ['Attack', 'full', 'source', 'retain', 'only it', 'gain'], one.attacks.map((row) => h('tr', { title: row.about }, h('td', {}, bdi(row.name)), cells(row), h('td', {}, row.counts ? String(row.only) : row.control ? 'not compared' : 'no control'), h('td', {}, fmt(row.gain))))),
     grid('facts by attack', ['Fact', 'entity', 'attacks that broke it', 'q'], one.facts.map((fact) => h('tr', {}, h('td', {}, String(fact.idx)), h('td', {}, named.has(fact.idx) ? h('b', {}, bdi(fact.entity)) : bdi(fact.entity)),
         h('td', {}, fact.unscored ? h('span', { class: 'muted' }, bdi(fact.unscored)) : names.map((name) => (fact.attacks.split(';').includes(name) ? '■' : '·')).join('')), h('td', {}, fact.q ? fmt(Number(fact.q)) : '–')))),
     h('p', { class: 'muted' }, 'One sign per attack that counts, in the order of the table above. Named facts are bold.'));

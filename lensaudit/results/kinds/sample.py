@@ -31,6 +31,10 @@ class LeakRow:
     """Leak@k that the matcher's false hits alone would make."""
     reason: str | None
     """Why there is no value, or no interval."""
+    n: Whole | None = None
+    """Facts with k samples of every model; None where a record of another version does not say."""
+    authors: Whole = 0
+    """Of these facts; 0 where it does not say."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,8 +58,8 @@ class SampleRecord:
     """Of the matcher, on labelled texts; None: nobody labelled any."""
     specificity: list[Mapping[str, Number]] = field(default_factory=list)
     """By setting, the share of other authors' samples that the matcher leaves alone."""
-    never_hit_bound: Number = 1.0
-    """Most of a fact's samples that can hit it where none did."""
+    never_hit_bound: Number | None = None
+    """Most of a fact's samples that can hit it where none did; None where some fact has none."""
 
 
 def hits_beside(path: Path) -> Iterator[tuple[str, int, int, str]]:

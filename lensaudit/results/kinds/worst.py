@@ -26,7 +26,8 @@ class WorstAttack:
     retain: Number | None
     """Mean hit rate on the control arm."""
     counts: bool
-    """It hits something on `full`; an attack that does not is left out of every maximum."""
+    """It hits something on `full`, of the facts that it scores on the source and on every model of
+    the control arm; an attack that does not is left out of every maximum."""
     only: Whole
     """Facts of the source that no other attack breaks."""
     gain: Number | None
@@ -82,6 +83,9 @@ class WorstRecord:
     """k: facts that some attack brings out of the source."""
     expected: Number
     """Facts that would come out of a model that never knew."""
+    full_out: Whole | None = None
+    """Facts that the attacks that count bring out of `full`, the positive control of all together;
+    None where a record of another version does not say."""
     excess: Number
     ci95: tuple[Number, Number] | None
     no_interval: str | None = None
