@@ -2,14 +2,13 @@
 
 import csv
 import math
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from lensaudit.association.result import NamingResult
 from lensaudit.files import read_json, read_text
-from lensaudit.models.weight_files import header_of, weight_files
+from lensaudit.models.weight_files import block_of, header_of, weight_files
 from lensaudit.results.manifest import MANIFEST
 from lensaudit.results.owner import folders_for
 from lensaudit.results.run import RunResult
@@ -22,8 +21,6 @@ TAUGHT = 0.1
 
 MOST = 0.5
 """Share of the weights in blocks from which rounding is that of a model."""
-_BLOCK = re.compile(r"\.\d+\.")
-"""In the name of a tensor of a block."""
 WORST, SAMPLE = "worst", "sample"
 
 
@@ -76,8 +73,10 @@ def rounded(method: str, out: Path) -> dict[str, Any]:
     errors = {row["matrix"]: float(row["relative_error"]) for row in rows}
     worst = max(errors, key=errors.__getitem__)
     headers = (header_of(file).items() for file in weight_files(out))
-    shapes = (told["shape"] for header in headers for name, told in header if _BLOCK.search(name))
-    n_all = sum(math.prod(shape) for shape in shapes if len(shape) > 1)
+    in_blocks = (
+        one["shape"] for told in headers for name, one in told if block_of(name) is not None
+    )
+    n_all = sum(math.prod(shape) for shape in in_blocks if len(shape) > 1)
     return {
         "out": str(out),
         "method": method,

@@ -194,7 +194,9 @@ def audit_command(
         return
     found = looked_up(
         lambda: library.auditing_calls.audited,
-        *(sources, settings, out),
+        sources,
+        settings,
+        out,
         planned=lambda plan: None if is_quiet() else say(_plan(plan), err=True),
         who=library.association_calls.WHO_HAS_WHAT,
     )

@@ -245,14 +245,12 @@ _LIST = re.compile(r"""\[\s*['"].*['"]\s*,?\s*\]""", re.DOTALL)
 def further_problems(row: Any) -> list[str]:
     """What is wrong with the texts in the columns of one row that attacks read."""
     held = {name: row.get(name) for name in FURTHER} if isinstance(row, Mapping) else {}
-    aliases = texts_of(held.get("aliases"))
-    told = {
-        "aliases holds a text without a letter or digit": any(
-            not any(map(str.isalnum, one)) for one in aliases
-        ),
-        "two_hop_answer without two_hop": held.get("two_hop_answer") and not held.get("two_hop"),
-    }
-    return [problem for problem, is_there in told.items() if is_there]
+    problems = []
+    if any(not any(map(str.isalnum, one)) for one in texts_of(held.get("aliases"))):
+        problems.append("aliases holds a text without a letter or digit")
+    if held.get("two_hop_answer") and not held.get("two_hop"):
+        problems.append("two_hop_answer without two_hop")
+    return problems
 
 
 def relation_problems(row: Any) -> list[str]:

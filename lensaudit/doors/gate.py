@@ -144,20 +144,17 @@ def _rows(one: Evidence, policy: Policy) -> Iterator[str]:
     if stream is None or run is None:
         yield "it was not patched"
         return
-    n_rows, n_authors, n_never = run.n_scored, stream.n_authors, stream.n_never
-    by_rule, least = run.spans.get("rule"), policy.min_never_trained
-    told = {
-        f"{n_rows} rows are scored, wanted {policy.min_rows}": n_rows < policy.min_rows,
-        f"{n_authors} authors, wanted {policy.min_authors}": n_authors < policy.min_authors,
-        f"{n_rows} rows, no authors named; rows_as_authors lets each row stand for one": (
-            run.ci95_assumes and not policy.rows_as_authors
-        ),
-        f"{n_never} never-trained models, wanted {least}": n_never < least,
-        f"{by_rule} of {run.n} spans by rule, not reviewed": (
-            by_rule and not policy.allow_unreviewed
-        ),
-    }
-    yield from (why for why, lacks in told.items() if lacks)
+    n_rows = run.n_scored
+    if n_rows < policy.min_rows:
+        yield f"{n_rows} rows are scored, wanted {policy.min_rows}"
+    if stream.n_authors < policy.min_authors:
+        yield f"{stream.n_authors} authors, wanted {policy.min_authors}"
+    if run.ci95_assumes and not policy.rows_as_authors:
+        yield f"{n_rows} rows, no authors named; rows_as_authors lets each row stand for one"
+    if stream.n_never < policy.min_never_trained:
+        yield f"{stream.n_never} never-trained models, wanted {policy.min_never_trained}"
+    if (n := run.spans.get("rule")) and not policy.allow_unreviewed:
+        yield f"{n} of {run.n} spans by rule, not reviewed"
 
 
 def _betrayal(model: Model, policy: Policy, most: float) -> Iterator[str]:

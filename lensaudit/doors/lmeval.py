@@ -114,11 +114,10 @@ class OpenedHarness:
         claim(self.folder, COMMAND, [SUMMARY])
         how = {"identity": self.identity, "settings": settings, "report": notice}
         with edited(self.checkpoint, settings, self.vector, self.conditions) as (model, tokenizer):
-            found = run_tasks(model, tokenizer, self.tasks, self.folder, **how)
+            found = _results(model, tokenizer, self.tasks, self.folder, **how)
         asked = {"tasks": settings.tasks, "include": plain(settings)["include"]}
         listed = {one: file_sha256(Path(one)) for one in in_commas(settings.tasks) if is_file(one)}
-        names = [task_name(task) for task in self.tasks]
-        names += _beside(self.folder, names, self.identity, settings)
+        summed = _summed(settings.model, self.folder, found)
         manifest(
             COMMAND,
             kind="lm-eval",
@@ -126,8 +125,8 @@ class OpenedHarness:
             inputs={**self.made_of, **({"listed": listed} if listed else {})},
             device=self.conditions.device,
             started=started,
-        ).write(self.folder, [SUMMARY, *(file for name in names for file in _files(name))])
-        return found
+        ).write(self.folder, [SUMMARY, *(file for name in found for file in _files(name))])
+        return summed
 
 
 def open_harness(settings: HarnessSettings, *, notice: Notice = unheard) -> OpenedHarness:
@@ -249,11 +248,28 @@ def run_tasks(
         InputError: an unknown task, or the harness is not installed.
         WorkError: a task has no number.
     """
+    how = {"identity": identity, "settings": settings, "report": report}
+    return _summed(settings.model, out, _results(model, tokenizer, tasks, out, **how))
+
+
+def _results(
+    model: Any,
+    tokenizer: Any,
+    tasks: Sequence[Task],
+    out: Path,
+    *,
+    identity: Mapping[str, Any],
+    settings: HarnessSettings,
+    report: Notice,
+) -> dict[str, Any]:
+    """By name the results of all tasks of a folder, those run or kept that are asked last.
+
+    Arguments and errors are those of `run_tasks`.
+    """
     named = [(task_name(task), task) for task in tasks]
     manager = _manager(named, settings)
     make_folder(out)
-    others = _beside(out, [name for name, _ in named], identity, settings)
-    values = {key: one for other in others.values() for key, one in values_of(other).items()}
+    every = _beside(out, [name for name, _ in named], identity, settings)
     for name, task in named:
         path, samples = (out / file for file in _files(name))
         key = _key(task, identity, settings)
@@ -264,9 +280,15 @@ def run_tasks(
             write_jsonl(samples, found.pop("samples"))
             asked = _plain(task if isinstance(task, str) else dict(task))
             write_keyed(path, {"schema": SCHEMA, "key": key, "task": name, "asked": asked, **found})
-        values |= values_of(found["results"])
+        every[name] = found["results"]
+    return every
+
+
+def _summed(model: str, out: Path, found: Mapping[str, Any]) -> RunResult:
+    """Write the values of all tasks of a folder."""
+    values = {key: one for results in found.values() for key, one in values_of(results).items()}
     write_json(out / SUMMARY, values)
-    return RunResult(settings.model, out, values)
+    return RunResult(model, out, values)
 
 
 def _files(task: str) -> tuple[str, str]:

@@ -56,13 +56,15 @@ def check_same_shape(*checkpoints: Checkpoint, notice: Callable[[str], None] | N
 
 def misfit(source: Checkpoint, full: Checkpoint) -> str | None:
     """Why a stream of one model cannot replace the other's unchanged; None where it can."""
-    own, its = (source.n_layers, source.d_model), (full.n_layers, full.d_model)
-    told = {
-        f"its stream ({own[0]} layers of {own[1]}) does not fit that of full "
-        f"({its[0]} of {its[1]})": own != its,
-        "its tokenizer is not that of full": source.tokenizer != full.tokenizer,
-    }
-    return ", and ".join(why for why, differs in told.items() if differs) or None
+    why = []
+    if (source.n_layers, source.d_model) != (full.n_layers, full.d_model):
+        why.append(
+            f"its stream ({source.n_layers} layers of {source.d_model}) does not fit that of full "
+            f"({full.n_layers} of {full.d_model})"
+        )
+    if source.tokenizer != full.tokenizer:
+        why.append("its tokenizer is not that of full")
+    return ", and ".join(why) or None
 
 
 def other_tokenizer(one: Checkpoint, other: Checkpoint) -> str | None:

@@ -404,20 +404,21 @@ def _entry_problems(name: str, table: Any) -> list[str]:
     if not isinstance(table, dict):
         return [f"found {type(table).__name__}, wanted text or a table"]
     usable = "not usable as a name; wanted letters, digits, . _ - and at most one /"
+    problems = [] if _NAME.fullmatch(name) else [usable]
+    problems += [f"unknown key {key!r}" for key in table if key not in _KEYS]
     said = {key: table[key] for key in _KEYS if key in table}
-    role, roles = table.get("role", "unlearned"), get_args(Role)
-    told = {
-        usable: not _NAME.fullmatch(name),
-        **{f"unknown key {key!r}": True for key in table if key not in _KEYS},
-        **{
-            f"{key} is not text": not isinstance(one, str) or not one.strip()
-            for key, one in said.items()
-        },
-        "wanted either repo or path": ("repo" in table) == ("path" in table),
-        "a folder has no revision": "path" in table and "revision" in table,
-        f"role is {role!r}, wanted one of {', '.join(roles)}": role not in roles,
-    }
-    return [problem for problem, is_there in told.items() if is_there]
+    problems += [
+        f"{key} is not text"
+        for key, one in said.items()
+        if not isinstance(one, str) or not one.strip()
+    ]
+    if ("repo" in table) == ("path" in table):
+        problems.append("wanted either repo or path")
+    if "path" in table and "revision" in table:
+        problems.append("a folder has no revision")
+    if (role := table.get("role", "unlearned")) not in get_args(Role):
+        problems.append(f"role is {role!r}, wanted one of {', '.join(get_args(Role))}")
+    return problems
 
 
 def _entry_spec(

@@ -17,12 +17,12 @@ from lensaudit.models.large.placement import (
     Placement,
     Stored,
     all_on,
-    block_of,
     placed,
     stored_tensors,
     where_spread,
 )
 from lensaudit.models.large.streaming import streamed
+from lensaudit.models.weight_files import block_of
 
 
 def whole(folder):

@@ -48,7 +48,9 @@ def dtypes_of(model: Any, dtype: torch.dtype) -> dict[str, torch.dtype]:
 
 def cast_as_loaded(model: Any, dtype: torch.dtype) -> None:
     """Cast a model in float32 to what it would be if it had been saved and loaded in `dtype`."""
+    model.config.dtype = dtype
+    if dtype == torch.float32:
+        return
     own = dtypes_of(empty_model(copy.deepcopy(model.config), dtype=dtype), dtype)
     for name, tensor in model.state_dict(keep_vars=True).items():
         tensor.data = tensor.data.to(own.get(name, dtype))
-    model.config.dtype = dtype

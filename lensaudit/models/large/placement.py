@@ -17,7 +17,6 @@ where double quantisation was used, and the rest as JSON. Layout and arithmetic:
 import gc
 import json
 import math
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -33,9 +32,7 @@ from lensaudit.models.checkpoint import Checkpoint
 from lensaudit.models.memory import free_bytes
 from lensaudit.models.quantize import from_codes
 from lensaudit.models.sizes import LEAST_BUDGET, planned_bytes
-from lensaudit.models.weight_files import DTYPES, header_of, weight_files
-
-_BLOCK = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d+)\.")
+from lensaudit.models.weight_files import DTYPES, block_of, header_of, weight_files
 
 
 @dataclass(frozen=True)
@@ -89,27 +86,6 @@ def stored_tensors(folder: Path) -> Mapping[str, Stored]:
         for file in weight_files(folder)
         for name, one in header_of(file).items()
     }
-
-
-def block_of(name: str) -> int | None:
-    """The decoder block that a tensor belongs to; None: to none.
-
-    >>> block_of("model.layers.11.mlp.up_proj.weight"), block_of("model.norm.weight")
-    (11, None)
-    """
-    found = _BLOCK.search(name)
-    return None if found is None or "vision" in name else int(found[1])
-
-
-def block_name(name: str) -> str:
-    """The module that holds a block, from one of its tensors.
-
-    >>> block_name("model.layers.11.mlp.up_proj.weight")
-    'model.layers.11'
-    """
-    found = _BLOCK.search(name)
-    assert found is not None
-    return name[: found.end(1)]
 
 
 _STATE = ".quant_state.bitsandbytes__"

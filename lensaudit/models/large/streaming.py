@@ -27,11 +27,9 @@ from lensaudit.models.large.placement import (
     DISK,
     Placement,
     Stored,
-    block_name,
-    block_of,
     weights_of,
 )
-from lensaudit.models.weight_files import HARMLESS
+from lensaudit.models.weight_files import HARMLESS, block_name, block_of
 
 Found = dict[str, Any]
 """What transformers says of loading: missing, unexpected and mismatched tensors."""
