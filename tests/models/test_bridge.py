@@ -132,6 +132,12 @@ def test_a_hybrid_of_attention_and_convolution_generates_nothing(tiny_tokenizer)
     assert "Lfm2ForCausalLM keeps more than keys and values" in said
 
 
+def test_a_final_norm_that_reads_the_last_token_alone_is_refused(tiny_tokenizer):
+    model = bridge_from(support.tiny_model_of("Bert", is_decoder=True), tiny_tokenizer)
+    said = support.refusal(residuals, model, torch.arange(3, 9)[None])
+    assert "its final norm reads the last token alone; it cannot be cached" in said
+
+
 def test_a_stream_of_another_type_than_the_weights_is_refused(tiny_tokenizer):
     made = support.tiny_model_of("Mamba", num_hidden_layers=1).bfloat16()
     said = support.refusal(residuals, bridge_from(made, tiny_tokenizer), torch.arange(3, 9)[None])

@@ -184,6 +184,15 @@ def test_a_broken_folder_is_refused_in_one_line(folder, spoil, claim):
     assert claim in refusal(opened, folder)
 
 
+@pytest.mark.parametrize("changes", [{"scale_attn_weights": None}, {"attn_logit_softcapping": 5}])
+def test_a_key_that_the_architecture_does_not_read_refuses_nothing(folder, changes):
+    change(folder / "config.json", **changes)
+    assert (
+        opened(folder).n_layers
+        == json.loads((folder / "config.json").read_text())["num_hidden_layers"]
+    )
+
+
 def test_shards_are_hashed_together_and_a_missing_one_is_named(folder):
     split(folder)
     before = opened(folder)
