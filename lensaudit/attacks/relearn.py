@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from transformers import PreTrainedModel
+import transformers
 
 from lensaudit.attacks.result import scored_in, taught_nothing
 from lensaudit.attacks.settings import (
@@ -72,13 +72,13 @@ from lensaudit.training.trainee import Report, TrainingJob, made_of, rate_of
 
 
 def relearned(
-    model: PreTrainedModel,
+    model: "transformers.PreTrainedModel",
     tokenizer: Any,
     rows: Sequence[Fact],
     *,
     settings: Relearning | None = None,
     report: Report = unheard,
-) -> PreTrainedModel:
+) -> "transformers.PreTrainedModel":
     """A copy of a causal model, fine-tuned on `rows`, in the model's dtype; `model` stays as it is.
 
     Training is in float32. The same arguments give the same weights.
@@ -95,7 +95,7 @@ def relearned(
 
 
 def run_of(
-    model: PreTrainedModel,
+    model: "transformers.PreTrainedModel",
     tokenizer: Any,
     rows: Sequence[Fact],
     settings: Relearning,

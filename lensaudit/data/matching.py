@@ -39,6 +39,9 @@ _WRITTEN = (
 _SLASHED = re.compile(r"\b(\d{1,2}) (\d{1,2}) (\d{4})\b")
 ARTICLES = ("a", "an", "the")
 _ARTICLES = re.compile(rf"\b(?:{'|'.join(ARTICLES)}) ")
+_SMALL = re.compile(rf"\b(?:{'|'.join(ARTICLES)})(?=\s\w)")
+_AROUND = re.compile(r"^\W+|[^\w+−-]+$")
+"""What stands around an entity and is not of it: an A+ is no A."""
 _CLOSED = ("yes", "no")
 _LETTERS = str.maketrans(
     {"ø": "o", "Ø": "O", "ł": "l", "Ł": "L", "đ": "d", "Đ": "D", "ð": "d", "Ð": "D", "ı": "i"}
@@ -54,8 +57,8 @@ def mentions(text: str, entity: str) -> bool:
     Case, accents, punctuation and articles do not count; an entity stands as whole words, in its
     order. A date is found in every form of the same day (`05/11/1991` is either of two). A name of
     two or more words is also found without its middle names, or with an initial between; never by
-    one of its words alone. Yes and No count only as the first word. What ends in an article, as
-    "A+" and "Vitamin A", is found as it is written.
+    one of its words alone. Yes and No count only as the first word. Of what ends in an article, as
+    "Vitamin A" and "A+", the case counts, of one word the sign, too.
 
     >>> mentions("She was born on April 27th, 1931.", "27 April 1931")
     True
@@ -71,7 +74,7 @@ def mentions(text: str, entity: str) -> bool:
     if wanted <= set(_CLOSED):
         return _readings(text)[0].split(" ", 1)[0] in wanted
     if _plain(entity).split()[-1] in ARTICLES:
-        return _as_written(text, entity)
+        return _with_last_word(text, entity)
     said = f" {'  '.join(_readings(text))} "
     return any(f" {one} " in said for one in wanted) or _as_name(text, entity)
 
@@ -121,11 +124,26 @@ def _date(day: int, month: int, year: int) -> str:
     return f"date{year}x{month}x{day}"
 
 
-def _as_written(text: str, entity: str) -> bool:
-    """Is it there, sign for sign? A letter alone in its case, and not as the article of a word."""
-    alone = " " not in entity.strip()
-    after, flags = (r"(?!\w| [a-z])", 0) if alone else (r"(?!\w)", re.IGNORECASE)
-    return bool(re.search(rf"(?<!\w){re.escape(entity.strip())}{after}", text, flags))
+def _with_last_word(text: str, entity: str) -> bool:
+    """Is an entity there whose last word is written as an article is?
+
+    A small article before a word is one, unless the entity is written small, too. A word alone
+    needs its case, and none of the small words after it that follow an article.
+    """
+    *before, last = _plain(entity).split()
+    if before := [word for word in before if word not in ARTICLES]:
+        said = text if WORD.findall(entity)[-1].islower() else _SMALL.sub("", text)
+        whole = " ".join([*before, last])
+        return f" {whole} " in f" {_plain(said)} " or _as_name(said, entity)
+    alone, said = _AROUND.sub("", _without_accents(entity)), _without_accents(text)
+    if not alone.isalpha():
+        return bool(re.search(rf"(?<!\w){re.escape(alone)}(?!\w)", said, re.IGNORECASE))
+    return bool(re.search(rf"(?<!\w){alone}(?![\w+−-]|\s[a-z])", said))
+
+
+def _without_accents(text: str) -> str:
+    apart = unicodedata.normalize("NFKD", text.translate(_LETTERS))
+    return "".join(one for one in apart if not unicodedata.combining(one))
 
 
 def _as_name(text: str, entity: str) -> bool:

@@ -55,6 +55,7 @@ def clustered_mean(
     groups: Sequence[Hashable],
     *,
     bounds: tuple[float, float] | None = (0.0, 1.0),
+    weights: Values | None = None,
     unit: str = "author",
 ) -> Estimate:
     """Mean over rows with its two-sided and one-sided 95 % limits, rows of a group being alike.
@@ -64,6 +65,9 @@ def clustered_mean(
         groups: label of each row's group.
         bounds: ends of the scale. One that begins at 0 has the score interval; a scale of
             differences, such as (-1, 1), cuts the t interval; None leaves it as it is.
+        weights: what a row counts for, where parts of different size count alike; None: all one.
+            They are fixed, and are no spread: what varies is weight * (row - mean), and the rows
+            are worth (sum of weights)^2 / (sum of their squares) (Kish 1965, section 11.7).
         unit: what a group is called where there is no interval.
 
     Raises:
@@ -77,26 +81,34 @@ def clustered_mean(
         if np.nanmin(rows) < bounds[0] - slack or np.nanmax(rows) > bounds[1] + slack:
             raise ValueError(f"interval: found values outside {bounds}")
         rows = rows.clip(*bounds)
-    value, n = float(rows.mean()), len(rows)
-    rows = _resolved(rows, bounds)
+    weight = np.ones(len(rows)) if weights is None else column(weights, groups)
+    weight, n = weight / weight.mean(), len(rows)
+    value, rows = _mean(rows, weight), _resolved(rows, bounds)
     top = bounds[1] if bounds is not None and bounds[0] == 0 else None
-    found = moments((rows / (top or 1.0))[:, None], groups, unit)
+    mean = _mean(rows, weight)
+    linear = rows if weights is None else mean + weight * (rows - mean)
+    found = moments((linear / (top or 1.0))[:, None], groups, unit)
     if isinstance(found, str):
         return Estimate(value, n=n, why=found)
     ends = []
     for level in (0.95, 0.9):  # the 90 % interval ends at the one-sided limits
         quantile = float(stdtrit(found.df, (1 + level) / 2))
         if top is not None:
-            limits = _score_interval(rows / top, found, quantile)
+            limits = _score_interval(rows / top, weight, found, quantile)
             ends.append(limits and (limits[0] * top, limits[1] * top))
         else:
             # mean +- quantile * standard error
-            half, mean = quantile * math.sqrt(float(found.cov[0, 0])), float(found.mean[0])
+            half, at = quantile * math.sqrt(float(found.cov[0, 0])), float(found.mean[0])
             least, most = bounds or (-math.inf, math.inf)
-            ends.append((max(mean - half, least), min(mean + half, most)) if half else None)
+            ends.append((max(at - half, least), min(at + half, most)) if half else None)
     if ends[0] is None or ends[1] is None:
         return Estimate(value, n=n, why=f"every {unit} has the same mean: no interval")
     return Estimate.within(value, ends[0], ends[1], n=n)
+
+
+def _mean(rows: NDArray[np.float64], weight: NDArray[np.float64]) -> float:
+    """Weighted mean, of equal rows exactly what each of them is."""
+    return float(rows[0] if (rows == rows[0]).all() else (weight * rows).mean())
 
 
 def _resolved(rows: NDArray[np.float64], bounds: tuple[float, float] | None) -> NDArray[np.float64]:
@@ -173,7 +185,9 @@ def difference_of(
     return replace(excess_of(a, b), why=a.why or b.why)
 
 
-def _score_interval(rows: NDArray[np.float64], found: _Moments, quantile: float) -> Ends | None:
+def _score_interval(
+    rows: NDArray[np.float64], weight: NDArray[np.float64], found: _Moments, quantile: float
+) -> Ends | None:
     """The means m with (estimate - m)^2 <= q^2 spread m (1 - m) / n_effective.
 
     None where all rows are one number inside the scale.
@@ -183,12 +197,13 @@ def _score_interval(rows: NDArray[np.float64], found: _Moments, quantile: float)
     rows on an end correlate by `END_CORRELATION` within a group.
     """
     mean, variance = float(found.mean[0]), float(found.cov[0, 0])
-    at_end = float(((rows <= 0) | (rows >= 1)).mean())
+    at_end = float((weight * ((rows <= 0) | (rows >= 1))).mean())
     coin = mean * (1 - mean)
-    spread = max(float(((rows - mean) ** 2).mean()) / coin if coin > 0 else 0.0, at_end)
+    spread = max(float((weight * (rows - mean) ** 2).mean()) / coin if coin > 0 else 0.0, at_end)
     if spread == 0:
         return None
-    most = found.n / (1 + (found.typical - 1) * END_CORRELATION * at_end)
+    n = found.n / float((weight**2).mean())
+    most = n / (1 + (found.typical - 1) * END_CORRELATION * at_end)
     n_effective = min(spread * coin / variance, most) if variance > 0 and coin > 0 else most
     widening = quantile * quantile * spread / n_effective
     centre = (mean + widening / 2) / (1 + widening)

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
+import transformers
 from jaxtyping import Bool, Float
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from lensaudit.errors import InputError
 from lensaudit.training import losses
@@ -66,8 +66,8 @@ class Hyper:
 class Passes:
     """The forward passes a loss may ask for; `frozen` are those of the start model."""
 
-    model: PreTrainedModel
-    reference: PreTrainedModel | None
+    model: "transformers.PreTrainedModel"
+    reference: "transformers.PreTrainedModel | None"
     """The frozen start model, of methods that compare with it."""
     batch: UnlearnBatch
     hyper: Hyper
@@ -104,7 +104,7 @@ class Passes:
         return self._read(_resid, frozen, part, self.hyper.layer)
 
 
-def _resid(model: PreTrainedModel, part: TrainBatch, layer: int | None) -> Resid:
+def _resid(model: "transformers.PreTrainedModel", part: TrainBatch, layer: int | None) -> Resid:
     # transformers applies the final norm to the last hidden state: RMU's door refuses that layer
     if layer is None or not 0 <= layer < model.config.num_hidden_layers - 1:
         raise ValueError(f"layer {layer} has no residual stream before the final norm")
@@ -151,7 +151,7 @@ class Unlearning(Objective[UnlearnBatch]):
 
     method: Method
     hyper: Hyper
-    reference: PreTrainedModel | None = None
+    reference: "transformers.PreTrainedModel | None" = None
 
     @property
     def name(self) -> str:
@@ -163,7 +163,9 @@ class Unlearning(Objective[UnlearnBatch]):
         """What the retain term is weighted with at the start."""
         return self.hyper.alpha
 
-    def __call__(self, model: PreTrainedModel, batch: UnlearnBatch, multiplier: float) -> Terms:
+    def __call__(
+        self, model: "transformers.PreTrainedModel", batch: UnlearnBatch, multiplier: float
+    ) -> Terms:
         """The loss of one batch."""
         passes = Passes(model, self.reference, batch, self.hyper)
         total = self.hyper.gamma * self.method.forget(passes)

@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
 import torch
+import transformers
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn import Parameter
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
-from transformers import PreTrainedModel
 
 from lensaudit.errors import InputError, WorkError
 from lensaudit.files import make_folder, os_error, sync_folder
@@ -88,7 +88,7 @@ class Objective(ABC, Generic[B]):
         return type(self).__name__
 
     @abstractmethod
-    def __call__(self, model: PreTrainedModel, batch: B, multiplier: float) -> Terms:
+    def __call__(self, model: "transformers.PreTrainedModel", batch: B, multiplier: float) -> Terms:
         """The loss of one batch."""
 
     def next_multiplier(self, multiplier: float, retain: float, step: int) -> float:
@@ -159,7 +159,7 @@ def n_steps_of(n_samples: int, *, n_epochs: float, batch_size: int, n_accumulate
 
 
 def train(
-    model: PreTrainedModel,
+    model: "transformers.PreTrainedModel",
     run: TrainingRun[B],
     *,
     report: Callable[[TrainingStep], None] = lambda _: None,
@@ -230,7 +230,9 @@ class _Pace:
         self.wait_s = max(SAVE_AFTER_S, SAVE_SHARE * (self.since - began))
 
 
-def trained_parameters(model: PreTrainedModel, recipe: Recipe) -> dict[str, Parameter]:
+def trained_parameters(
+    model: "transformers.PreTrainedModel", recipe: Recipe
+) -> dict[str, Parameter]:
     """The parameters that move: of those that are not frozen, what the expression finds.
 
     Raises:
@@ -258,7 +260,7 @@ def checked_pattern(text: str) -> re.Pattern[str]:
 
 
 def _step(
-    model: PreTrainedModel,
+    model: "transformers.PreTrainedModel",
     run: TrainingRun[B],
     parameters: dict[str, torch.nn.Parameter],
     optimizer: torch.optim.Optimizer,
@@ -321,7 +323,7 @@ def _diverged(run: TrainingRun[B], step: int, what: str, saved: int) -> str:
     )
 
 
-def logits(model: PreTrainedModel, part: TrainBatch) -> Logits:
+def logits(model: "transformers.PreTrainedModel", part: TrainBatch) -> Logits:
     """Logits of one forward pass; padding is masked."""
     return model(input_ids=part.tokens, attention_mask=part.mask.long()).logits
 
@@ -329,7 +331,9 @@ def logits(model: PreTrainedModel, part: TrainBatch) -> Logits:
 class FineTuning(Objective[TrainBatch]):
     """Mean negative log-likelihood of the answers: how `full` and `retain` are made."""
 
-    def __call__(self, model: PreTrainedModel, batch: TrainBatch, multiplier: float) -> Terms:
+    def __call__(
+        self, model: "transformers.PreTrainedModel", batch: TrainBatch, multiplier: float
+    ) -> Terms:
         """The loss of one batch."""
         return Terms(mean_nll(logits(model, batch), batch.labels))
 

@@ -101,6 +101,51 @@ def test_limits_stay_on_the_scale_and_turn_with_it():
     assert interval(longer).ends == pytest.approx((100 * up.low, 100 * up.high))
 
 
+def by_part(*parts):
+    """Rows, groups of two, and weights with which each part counts alike."""
+    rows = [float(one) for part in parts for one in part]
+    groups = [(at, row // 2) for at, part in enumerate(parts) for row in range(len(part))]
+    return rows, groups, [1 / len(part) for part in parts for _ in part]
+
+
+def test_weights_are_no_spread():
+    for rows in ([0.2, 0.7, 1.0, 0.0] * 6, [1.0] * 24, [0.0] * 24):
+        same, groups, _ = by_part(rows[:12], rows[12:])
+        assert clustered_mean(same, groups, weights=[3.0] * 24) == clustered_mean(same, groups)
+    alike, fewer = (
+        interval(clustered_mean(rows, groups, weights=weights))
+        for rows, groups, weights in (by_part([1] * 12, [1] * n) for n in (12, 10))
+    )
+    assert fewer.value == alike.value == fewer.high == 1
+    assert fewer.low < alike.low  # less was seen
+    # 22 rows, half the weight on 10 of them: worth 4 / (1/12 + 1/10), in pairs of correlation .2
+    square, worth = student.ppf(0.975, 10) ** 2, 4 / (1 / 12 + 1 / 10) / 1.2
+    assert fewer.low == pytest.approx(1 - square / (worth + square), abs=2e-3)
+
+
+def test_limits_with_weights_turn_with_the_scale():
+    rows, groups, weights = by_part([0] * 2 + [1] * 11, [1] * 9 + [0] * 3)
+    up, down = (
+        interval(clustered_mean(ones, groups, weights=weights))
+        for ones in (rows, [1 - one for one in rows])
+    )
+    assert up.value == pytest.approx((11 / 13 + 9 / 12) / 2)
+    assert up.low < up.value < up.high < 1
+    assert (down.low, down.high) == pytest.approx((1 - up.high, 1 - up.low))
+
+
+def test_limits_with_weights_hold_the_truth():
+    """Five parts, one of them shorter, as of a retraining; authors of two rows."""
+    rng, sizes, truth = np.random.default_rng(0), (8, 8, 8, 8, 7), 0.9
+    missed = 0
+    for _ in range(400):
+        parts = [np.repeat(rng.beta(3.6, 0.4, (n + 1) // 2), 2)[:n] > rng.random(n) for n in sizes]
+        rows, groups, weights = by_part(*parts)
+        found = interval(clustered_mean(rows, groups, weights=weights))
+        missed += not found.low <= truth <= found.high
+    assert missed <= 0.05 * 400
+
+
 def test_a_mean_of_floats_may_lie_past_the_end_by_rounding():
     assert interval(clustered_mean([1.0 + 1e-7] * 6, range(6))).high == 1
 

@@ -181,13 +181,9 @@ def _groups(study: StudyRecord, splits: Sequence[str]) -> list[Group]:
 
 
 def _accuracy(marks: tuple[Marks, ...], groups: Sequence[Group]) -> Estimate:
-    weight = _weights(marks)
-    rows, top = np.concatenate(marks) * weight, float(weight.max())
-    found = clustered_mean(rows, groups, bounds=(0.0, top), unit=unit_of(groups))
-    ends, one_sided = (
-        pair and (pair[0], min(1.0, pair[1])) for pair in (found.ends, found.one_sided)
+    return clustered_mean(
+        np.concatenate(marks), groups, weights=_weights(marks), unit=unit_of(groups)
     )
-    return Estimate.within(mean_of(marks), ends, one_sided, n=found.n, why=found.why)
 
 
 def _weights(marks: tuple[Marks, ...]) -> NDArray[np.float64]:
