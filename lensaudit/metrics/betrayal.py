@@ -1,15 +1,21 @@
-"""Does a score tell forgotten people from people who were never seen? An exact p, by exchange.
+"""Does a score tell forgotten people from people who were never seen? A p by exchange.
 
 Let both sides have been chosen alike. To a model that treats them alike, who of all people is
 called forgotten is as good as drawn: each way to split the people into sides of these sizes is
 equally likely. Of the splits p is the share whose area lies as far from 1/2, on either side. All
 rows of a person change sides together. Where there are too many splits to list, some are drawn and
 the true one is counted among them (Phipson and Smyth 2010, doi:10.2202/1544-6115.1585).
+
+Where people have different numbers of rows they are not exchanged for their like, and the areas of
+splits vary by more or less than the true one does. How far is then counted in standard errors of
+each area: p is exact no longer, but right for enough people (Chung and Romano 2013,
+doi:10.1214/13-AOS1090).
 """
 
 import math
+from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
-from itertools import combinations
+from itertools import combinations, islice
 from typing import Any
 
 import numpy as np
@@ -26,6 +32,10 @@ LISTED = 200_000
 N_DRAWS = 20_000
 """Splits that are drawn where there are more."""
 _CHUNK = 1000
+_ROUNDING = 1e-9
+FEWEST_UNLIKE = 4
+"""People a side, where they have different numbers of rows: of two a side 12 % are called told
+apart that are treated alike, of three 5."""
 SEEN, SHOUTS = "still treated as seen", "told apart from never seen: shouts"
 
 
@@ -72,6 +82,12 @@ def _untested(strangers: Sequence[Group], members: Sequence[Group], unit: str) -
     if least > ALPHA:
         told = f"{n_members} forgotten and {n_strangers} never-seen {unit}s"
         return f"{told} allow no p below {least:.2g}; 4 a side do"
+    n_rows = {*Counter(members).values(), *Counter(strangers).values()}
+    if len(n_rows) > 1 and min(n_members, n_strangers) < FEWEST_UNLIKE:
+        return (
+            f"{min(n_members, n_strangers)} {unit}s on a side, with {min(n_rows)} to {max(n_rows)} "
+            f"rows each; wanted {FEWEST_UNLIKE} a side, or the same number of rows of each"
+        )
     return None
 
 
@@ -107,31 +123,73 @@ def exchange_p(
     people: dict[Hashable, list[float]] = {}
     for one, rank in zip([*lower_people, *higher_people], ranks, strict=True):
         people.setdefault(one, []).append(float(rank))
-    n_lower = len(set(lower_people))
-    # sum of ranks and rows of each person, in an order that no name decides
-    each = np.array(sorted((sum(own), len(own)) for own in people.values()))
-
-    def off(sums: NDArray[np.float64]) -> NDArray[np.float64]:
-        """How far from 1/2 the area is of people with these sums on the lower side."""
-        total, n = sums[:, 0], sums[:, 1]
-        return abs(0.5 - (total - n * (n + 1) / 2) / (n * (len(ranks) - n)))
-
-    true = np.array([[ranks[: len(lower)].sum(), len(lower)]])
-    least = float(off(true)[0]) - 1e-12  # equal areas differ in their last digits
-    as_far = sum(int((off(each[at].sum(1)) >= least).sum()) for at in _splits(len(each), n_lower))
-    if (n_splits := math.comb(len(each), n_lower)) <= LISTED:
+    # in an order that no name decides
+    order = sorted(people, key=lambda one: (sum(people[one]), sorted(people[one])))
+    on_lower, areas = {*lower_people}, _Areas([people[one] for one in order])
+    true = np.array([[at for at, one in enumerate(order) if one in on_lower]])
+    least = float(areas.off(true)[0]) * (1 - _ROUNDING)  # equal ones differ in their last digits
+    n_lower = len(on_lower)
+    as_far = sum(int((areas.off(at) >= least).sum()) for at in _splits(len(order), n_lower))
+    if (n_splits := math.comb(len(order), n_lower)) <= LISTED:
         return as_far / n_splits, n_splits
     return (1 + as_far) / (1 + N_DRAWS), N_DRAWS
+
+
+class _Areas:
+    """Areas of splits of the same people, and their spread by people.
+
+    The variance is that of Obuchowski 1997, doi:10.2307/2533958.
+    """
+
+    def __init__(self, people: Sequence[Sequence[float]]):
+        """`people`: ranks of the rows of each."""
+        self.n_rows = np.array([len(own) for own in people], dtype=float)
+        rows = np.concatenate([np.array(own) for own in people])
+        person = np.repeat(np.arange(len(people)), self.n_rows.astype(int))
+        wins = []
+        for own in map(np.sort, people):
+            above = sum(np.searchsorted(own, rows, side) for side in ("left", "right")) / 2
+            wins.append(np.bincount(person, weights=above))
+        # [person, other]: pairs of their rows in which the person's is above the other's
+        self.wins = np.stack(wins, axis=1)
+
+    def off(self, lower: NDArray[np.int64]) -> NDArray[np.float64]:
+        """How far from 1/2 the areas are of splits with these people on the lower side.
+
+        In standard errors where numbers of rows differ: without any spread infinitely far, unless
+        the area is 1/2.
+        """
+        sides = np.zeros((2, len(lower), len(self.n_rows)))
+        np.put_along_axis(sides[0], lower, 1.0, axis=1)
+        sides[1] = 1 - sides[0]
+        n_rows, n_people = sides @ self.n_rows, sides.sum(2)
+        # by person: pairs won against the rows of the other side, each worth one row
+        won = [
+            sides[1] @ self.wins / n_rows[1][:, None],
+            sides[0] @ self.wins.T / n_rows[0][:, None],
+        ]
+        area = (won[1] * sides[1]).sum(1) / n_rows[1]
+        far = abs(area - 0.5)
+        if (self.n_rows == self.n_rows[0]).all():
+            return far
+        variance = np.zeros(len(lower))
+        for side, own, rows, n in zip(sides, won, n_rows, n_people, strict=True):
+            apart = (side * (own - self.n_rows * area[:, None]) ** 2).sum(1) / rows**2
+            variance += apart * n / np.maximum(n - 1, 1)
+        error, none = np.sqrt(variance), np.where(far > _ROUNDING, np.inf, 0.0)
+        return np.divide(far, error, out=none, where=error > _ROUNDING)
 
 
 def _splits(n: int, n_lower: int) -> Iterator[NDArray[np.int64]]:
     """Places of the people on the lower side, a split a row: all of them, or some that are drawn.
 
-    >>> [len(one) for one in _splits(4, 2)], sum(len(one) for one in _splits(40, 20))
-    ([6], 20000)
+    >>> [sum(len(one) for one in _splits(*sizes)) for sizes in ((4, 2), (16, 8), (40, 20))]
+    [6, 12870, 20000]
     """
     if math.comb(n, n_lower) <= LISTED:
-        yield np.array(list(combinations(range(n), n_lower)))
+        listed = combinations(range(n), n_lower)
+        while some := list(islice(listed, _CHUNK)):
+            yield np.array(some)
         return
     random = np.random.default_rng(0)
     for _ in range(N_DRAWS // _CHUNK):

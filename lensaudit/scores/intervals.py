@@ -95,12 +95,15 @@ def clustered_mean(
         quantile = float(stdtrit(found.df, (1 + level) / 2))
         if top is not None:
             limits = _score_interval(rows / top, weight, found, quantile)
-            ends.append(limits and (limits[0] * top, limits[1] * top))
+            pair = limits and (limits[0] * top, limits[1] * top)
         else:
             # mean +- quantile * standard error
             half, at = quantile * math.sqrt(float(found.cov[0, 0])), float(found.mean[0])
             least, most = bounds or (-math.inf, math.inf)
-            ends.append((max(at - half, least), min(at + half, most)) if half else None)
+            some = half > TINY * (1.0 if bounds is None else most - least)
+            pair = (max(at - half, least), min(at + half, most)) if some else None
+        # the mean itself is not rounded
+        ends.append(pair and (min(pair[0], value), max(pair[1], value)))
     if ends[0] is None or ends[1] is None:
         return Estimate(value, n=n, why=f"every {unit} has the same mean: no interval")
     return Estimate.within(value, ends[0], ends[1], n=n)
@@ -200,7 +203,7 @@ def _score_interval(
     at_end = float((weight * ((rows <= 0) | (rows >= 1))).mean())
     coin = mean * (1 - mean)
     spread = max(float((weight * (rows - mean) ** 2).mean()) / coin if coin > 0 else 0.0, at_end)
-    if spread == 0:
+    if spread <= TINY**2:
         return None
     n = found.n / float((weight**2).mean())
     most = n / (1 + (found.typical - 1) * END_CORRELATION * at_end)

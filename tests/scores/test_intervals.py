@@ -91,6 +91,24 @@ def test_equal_rows_inside_the_scale_have_no_interval():
     assert no_interval(clustered_mean([0.0] * 10, range(10), bounds=(-1.0, 1.0)))
 
 
+@pytest.mark.parametrize("value", [0.1, 0.3, 0.6, 0.7])
+@pytest.mark.parametrize("n", [20, 40, 56, 367])
+def test_what_rounding_leaves_of_equal_rows_is_no_spread(value, n):
+    rows, groups = [value] * n, [at % 20 for at in range(n)]
+    for bounds in ((0.0, 1.0), (-1.0, 1.0), None):
+        assert no_interval(clustered_mean(rows, groups, bounds=bounds), "the same mean")
+    pairs = clustered_mean([0.1, 0.2] * 20, [at // 2 for at in range(40)], bounds=(-1.0, 1.0))
+    assert no_interval(pairs, "the same mean")
+
+
+def test_limits_hold_their_mean_where_rows_are_near_an_end():
+    draw = np.random.default_rng(3)
+    for scale in (1e-6, 3e-6, 1e-4):
+        rows = scale * (1 + 0.1 * draw.random(20))
+        found = clustered_mean(rows, range(20))
+        assert found.ends is None or found.ends[0] <= rows.mean() <= found.ends[1]
+
+
 def test_limits_stay_on_the_scale_and_turn_with_it():
     rows, groups = [0.9, 1.0, 0.99, 1.0, 0.95, 0.97, 0.6, 1.0], [0, 0, 1, 2, 3, 4, 5, 6]
     up = interval(clustered_mean(rows, groups))
