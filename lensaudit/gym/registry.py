@@ -285,7 +285,10 @@ def _as_kept(told: str, one: Any) -> AuditorScore:
     """
     if not isinstance(one, AuditorScore) or (one.score is None and not one.why):
         raise InputError(f"{told}, wanted a score or a reason")
-    kept = json.dumps(vars(one), default=lambda value: value.item())
+    facts: Any = one.facts
+    if isinstance(facts, Mapping):  # JSON asks nobody about keys
+        facts = {idx.item() if hasattr(idx, "item") else idx: of for idx, of in facts.items()}
+    kept = json.dumps(vars(one) | {"facts": facts}, default=lambda value: value.item())
     return checked(AuditorScore, json.loads(kept), told)
 
 

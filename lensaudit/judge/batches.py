@@ -82,7 +82,7 @@ def advance(job: JudgeJob, *, resubmit: bool = False) -> tuple[Found, list[SentB
         return found, state.open, 0
     old: dict[str, CallOutcome] = {
         key: CallFailure("api_error", state.failed.get(key, _lost(state)))
-        for key in _sent_keys(state, job.folder)
+        for key in _sent_keys(state, job)
         if key not in found and not resubmit
     }
     asked = job.pending({**old, **found})
@@ -101,9 +101,20 @@ def _asked(job: JudgeJob) -> tuple[JudgeClient, Transport]:
 
 
 def _state(job: JudgeJob) -> BatchState:
-    endpoint, plan = _asked(job)[0].endpoint, digest(sorted(call.key for call in job.pending({})))
+    """The state of a job's folder; of an earlier version, every batch is to be collected anew.
+
+    Raises:
+        InputError: it is about other requests.
+    """
+    endpoint, calls = _asked(job)[0].endpoint, job.pending({})
+    plan = digest(sorted(call.key for call in calls))
     fresh = BatchState(endpoint.host, endpoint.model, plan)
     state = read_state(job.folder) or fresh
+    earlier = digest(sorted(_earlier(call, endpoint) for call in calls))
+    if (state.host, state.plan) == (endpoint.netloc, earlier) != (fresh.host, plan):
+        # that version kept answers by its own names, too
+        sent = tuple(replace(one, collected=False) for one in state.sent)
+        state = replace(fresh, sent=sent)
     if (state.host, state.model, state.plan) != (fresh.host, fresh.model, fresh.plan):
         raise InputError(
             f"{job.folder / STATE}: is about other requests ({state.model} at {state.host}, "
@@ -111,6 +122,11 @@ def _state(job: JudgeJob) -> BatchState:
             "use the same options, or another --out"
         )
     return state
+
+
+def _earlier(call: Call, endpoint: Endpoint) -> str:
+    """The `custom_id` of a call in a version that left the path of an address out."""
+    return replace(call, host=endpoint.netloc).key
 
 
 def _collected(state: BatchState, job: JudgeJob) -> BatchState:
@@ -145,9 +161,8 @@ def _downloaded(one: SentBatch, job: JudgeJob) -> dict[str, str]:
         except InputError as error:
             raise WorkError(f"{path}: {error}; this is a fault of the server") from error
         answers |= dict(result_rows(text))
-    for key, request in _requests(one, job.folder).items():
-        call = Call(client.endpoint.host, part(request, "body"))
-        client.budget.add(_used(answers.get(key, {}), call, client.endpoint))
+    for own, call in _requests(one, job).items():
+        client.budget.add(_used(answers.get(own, {}), call, client.endpoint))
     return failed
 
 
@@ -161,21 +176,21 @@ def _used(row: Mapping[str, Any], call: Call, endpoint: Endpoint) -> Spent:
     return Spent(1, n_failed=1)
 
 
-def _sent_keys(state: BatchState, folder: Path) -> set[str]:
-    return {key for one in state.sent for key in _requests(one, folder)}
+def _sent_keys(state: BatchState, job: JudgeJob) -> set[str]:
+    return {call.key for one in state.sent for call in _requests(one, job).values()}
 
 
-def _requests(one: SentBatch, folder: Path) -> dict[str, Mapping[str, Any]]:
-    """Requests of a batch by the key of their call, from the file that was sent.
+def _requests(one: SentBatch, job: JudgeJob) -> dict[str, Call]:
+    """Calls of a batch by their `custom_id`, from the file that was sent.
 
     Raises:
         WorkError: the file was changed since.
     """
-    path = folder / one.requests
+    path, host = job.folder / one.requests, _asked(job)[0].endpoint.host
     content = read_text(path)
     if hashlib.sha256(content.encode()).hexdigest() != one.sha256:
         raise WorkError(f"{path}: is not the file that was sent; use another --out")
-    return dict(result_rows(content))
+    return {own: Call(host, part(request, "body")) for own, request in result_rows(content)}
 
 
 def _submitted(state: BatchState, job: JudgeJob, calls: Sequence[Call]) -> list[SentBatch]:
@@ -271,9 +286,14 @@ def ingest(text: str, pending: Pending, client: JudgeClient) -> dict[str, str]:
         rows[key] = row
     failed: dict[str, str] = {}
     # an answer may ask for another one
-    while known := [call for call in pending(client.known(pending)) if call.key in rows]:
-        for call in {one.key: one for one in known}.values():
-            outcome = _outcome(rows.pop(call.key), call, client.endpoint)
+    while known := {
+        own: call
+        for call in pending(client.known(pending))
+        for own in (call.key, _earlier(call, client.endpoint))
+        if own in rows
+    }:
+        for own, call in known.items():
+            outcome = _outcome(rows.pop(own), call, client.endpoint)
             if isinstance(outcome, Reply):
                 client.cache.put(call, outcome)
             else:

@@ -49,8 +49,13 @@ class Endpoint:
 
         Caches and results name it.
         """
-        parts = urlsplit(self.base_url)
-        return parts.netloc + ("" if parts.path == "/v1" else parts.path)
+        path = urlsplit(self.base_url).path
+        return self.netloc + ("" if path == "/v1" else path)
+
+    @property
+    def netloc(self) -> str:
+        """Host and port alone: what an earlier version took for the host."""
+        return urlsplit(self.base_url).netloc
 
     def redacted(self, text: str) -> str:
         """Text of the server without the key, or anything that looks like one."""

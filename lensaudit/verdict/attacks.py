@@ -6,6 +6,7 @@ what is brought out in excess of the control arm, as a share of what could be.
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from lensaudit.results.kinds.directions import DirectionsRecord, Experiment
@@ -93,7 +94,9 @@ def _counted(
     return measured, chance
 
 
-NO_CONTROL = "what the attacks bring out of full is not known"
+NO_CONTROL = (
+    "what the attacks bring out of full is not known; run `lensaudit worst` with another --out"
+)
 """Of a record of another version."""
 CHOSEN = "the attacks were chosen by hand: not coming out is no proof"
 
@@ -101,14 +104,17 @@ CHOSEN = "the attacks were chosen by hand: not coming out is no proof"
 def _worst(one: WorstRecord, nulls: Calibration) -> list[Told]:
     """What comes out, as a share of what comes out of `full` beyond models that never knew.
 
-    The positive control is `full`, or the source where more comes out of it.
+    The positive control is `full`, or the source where more comes out of it. What comes out needs
+    none: a weak one takes no finding away, and the share is then one of `TELLS` of the facts, or
+    of all that could come out.
     """
     shown = f"{one.n_out} of {one.n_scored} facts come out, {one.expected:.1f} would anyhow"
     if one.expected >= one.n_scored:
         why = "every fact comes out of models that never knew"
         return [(one.source, [View("worst_case", None, shown, why=why)])]
-    full = one.n_scored if one.full_out is None else one.full_out
-    gap, ceiling = ((most - one.expected) / one.n_scored for most in (full, one.n_scored))
+    full = _out_of_full(one)
+    counts = (one.n_scored if full is None else full, one.n_scored)
+    gap, ceiling = ((most - one.expected) / one.n_scored for most in counts)
     tells = max(gap, one.excess)
     excess, chance = _counted(
         one.n_out,
@@ -119,15 +125,17 @@ def _worst(one: WorstRecord, nulls: Calibration) -> list[Told]:
     )
     worst = _excess(
         "worst_case",
-        excess.on(0.0, tells if tells >= TELLS else ceiling),
+        excess.on(0.0, ceiling),  # models that never knew scatter, whatever comes out of full
         shown,
         nulls,
         one.authors,
         chance,
-        control=None if tells >= TELLS else f"full gives only {max(0.0, gap):.0%} more than retain",
-        blind=NO_CONTROL if one.full_out is None else CHOSEN if one.tier == "named" else None,
+        blind=NO_CONTROL if full is None else CHOSEN if one.tier == "named" else None,
         number=excess,
     )
+    weak = None if tells >= TELLS else f"full gives only {max(0.0, gap):.0%} more than retain"
+    held = excess.on(0.0, max(tells, min(TELLS, ceiling)))
+    worst = replace(worst, held=held, control=None if worst.finds else weak)
     named = View(
         "named",
         Estimate(len(one.named) / one.n_scored, n=one.n_scored, why="a count of named facts"),
@@ -138,6 +146,18 @@ def _worst(one: WorstRecord, nulls: Calibration) -> list[Told]:
         blind="not naming a fact is no proof",
     )
     return [(one.source, [worst, named, *_greedy(one)])]
+
+
+def _out_of_full(one: WorstRecord) -> float | None:
+    """Facts that come out of `full`; of a record of another version the most by a single attack.
+
+    All of its attacks bring that many or more. None where so few tell nothing.
+    """
+    if one.full_out is not None:
+        return one.full_out
+    each = [row.n_scored * (row.control or 0.0) for row in one.attacks if row.counts]
+    most = max(each, default=0.0)
+    return most if most - one.expected >= TELLS * one.n_scored else None
 
 
 PLAINLY = ("greedy", "chat")

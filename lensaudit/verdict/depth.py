@@ -12,7 +12,7 @@ from lensaudit.groups import unit_of
 from lensaudit.results.kinds.patch import Aligned, Outputs, PatchSummary, Shared, Weakest
 from lensaudit.results.sentences import shown
 from lensaudit.scores.estimate import Estimate
-from lensaudit.scores.intervals import clustered_mean, excess_of, share_of
+from lensaudit.scores.intervals import TINY, clustered_mean, excess_of, share_of
 from lensaudit.verdict.thresholds import (
     ADDED_FROM,
     CALIBRATED_WITHIN,
@@ -182,7 +182,7 @@ def _plain(one: PatchSummary, rows: Rows, stream: Stream, nulls: Calibration) ->
     """UDS, the Logit Lens and the weakest layer."""
     limits = (
         None if stream.readable is not False else "full cannot read this stream",
-        None
+        _unheld(one)
         if one.component == "resid"
         else f"component {one.component}: it was measured of no model that never knew",
     )
@@ -200,6 +200,27 @@ def _plain(one: PatchSummary, rows: Rows, stream: Stream, nulls: Calibration) ->
     yield from _layer(one, nulls, "weakest", one.weakest, rows, *limits)
 
 
+def _unheld(one: PatchSummary) -> str | None:
+    """Why the scale of the streams has no length: `full` itself does not hold the facts.
+
+    It does where it says `TELLS` of them more than retain, after the prefix or asked, or where it
+    is by that share less surprised: of retain's nats per token, those that its stream costs `full`.
+    """
+    outputs = [found for found in (one.outputs, one.told and one.told.outputs) if found]
+    lost = [at["s1"] for at in one.per_layer if at.get("s1") is not None]
+    shares: dict[str, float] = {}
+    if outputs:
+        more = max(found.full - (found.retain or 0.0) for found in outputs)
+        shares[f"says {more:.0%} of them that retain does not"] = more
+    if lost and one.baseline is not None and one.anchor is None:
+        most = max(0.0, *lost)
+        less = most / max(most - one.baseline, TINY)
+        shares[f"is {less:.0%} less surprised by them"] = less
+    if not shares or max(shares.values()) >= TELLS:
+        return None
+    return f"full holds too little of these facts itself: it {' and '.join(shares)}"
+
+
 def _mapped(one: PatchSummary, rows: Rows, stream: Stream, nulls: Calibration) -> Iterator[View]:
     """Views after a map, and without directions that facts share."""
     aligned = one.aligned
@@ -208,7 +229,7 @@ def _mapped(one: PatchSummary, rows: Rows, stream: Stream, nulls: Calibration) -
             yield View("uds_aligned", None, why=aligned.why)
         return
     blind = None if stream.carried else "full cannot read the aligned stream on facts it holds"
-    limits = (blind, _map_problem(aligned))
+    limits = (blind, _map_problem(aligned) or _unheld(one))
     rows = [row for row in rows if row.get("uds_aligned") is not None]
     yield _view(one, nulls, "uds_aligned", _over(aligned.uds, rows), *limits)
     yield from _layer(one, nulls, "uds_weakest", aligned.weakest, rows, *limits)

@@ -2,7 +2,7 @@ import json
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 from support.judge_server import Answer
@@ -17,6 +17,7 @@ from lensaudit.judge.batches import (
     shards,
 )
 from lensaudit.judge.calls import Reply, Spent
+from lensaudit.judge.endpoint import Endpoint
 from lensaudit.judge.jobs import run_job
 from lensaudit.judge.settings import BatchSettings, LogSettings
 from lensaudit.judge.transport import EndpointError
@@ -159,6 +160,32 @@ def test_the_state_belongs_to_what_was_sent(stub_of, job_on, log):
     with pytest.raises(InputError, match=f"{STATE}: is about other requests"):
         batch_job(job_on(stub))
     assert submissions(stub) == 1
+
+
+def test_batches_that_an_earlier_version_sent_through_a_gateway_are_collected(
+    stub_of, job_on, monkeypatch
+):
+    """It named the server by host and port alone, in every custom_id and in the plan."""
+    stub = stub_of(n_batch_errors=2)
+    job = job_on(stub)
+    batch_job(job)
+    stub._queue.append("bad-json")
+    while submissions(stub) == 1:  # the second repairs what was no JSON
+        batch_job(job)
+    stub.filing.n_errors = 0
+    old = read_state(job.out)
+    assert ([one.collected for one in old.sent], len(old.failed)) == ([True, False], 2)
+    (job.out / STATE).write_text(json.dumps(asdict(replace(old, spent=Spent()))))
+    n_chats = len(stub.chats)
+    monkeypatch.setattr(Endpoint, "host", property(lambda one: f"{one.netloc}/api/v1"))
+    found = to_the_end(job)
+    n_probes = len(stub.chats) - n_chats
+    assert found.status == {"api_error": 2, "ok": 5}
+    assert sum(row.evidence.get("repaired", False) for row in found.rows) == 1
+    assert all("context_length" in row.reason for row in found.rows if row.status != "ok")
+    assert (found.record.calls["asked"], submissions(stub)) == (8 + n_probes, 2)
+    assert read_state(job.out).host == f"{old.host}/api/v1"
+    assert batch_job(job)[0].rows == found.rows
 
 
 def test_a_request_file_that_was_changed_is_noticed(stub_of, job_on, tmp_path):

@@ -46,6 +46,46 @@ def test_every_depth_is_a_share_held_on_one_scale():
     }
 
 
+UNHELD = "full holds too little of these facts itself: it "
+
+
+def test_a_scale_between_two_models_that_do_not_know_finds_nothing():
+    """Facts that no model was taught: UDS .03 would read as hidden."""
+    nobody = {"outputs": made.said(0.0, 0.0, 0.0), "told": made.told(full=0.1, retain=0.0)}
+    levels = {"baseline": -8.7, "per_layer": [{"layer": 0, "s1": -0.2}, {"layer": 1, "s1": 0.65}]}
+    found, _ = views(made.summary(0.03, lens=0.1, lens_ci95=[0.0, 0.2], **nobody, **levels))
+    streams = [one for one in found.values() if one.name not in ("said", "told")]
+    assert len(streams) == 9
+    assert not any(one.finds or one.rules_out for one in streams)
+    why = "says 10% of them that retain does not and is 7% less surprised by them"
+    assert {one.control for one in streams} == {UNHELD + why}
+    decided = made.verdict(made.summary(0.03, aligned=made.aligned(0.03), **nobody, **levels))
+    assert decided.code == "undecided"
+
+
+@pytest.mark.parametrize(
+    "held",
+    [
+        {"outputs": made.said(0.0, 0.3, 0.0)},
+        {"told": made.told(full=0.3, retain=0.04)},
+        {"baseline": -0.9},  # whole answers, which no model says word for word
+    ],
+)
+def test_one_way_in_which_full_holds_the_facts_is_enough(held):
+    nobody = {"outputs": made.said(0.0, 0.0, 0.0), "told": made.told(full=0.0), "baseline": -9.0}
+    levels = {"per_layer": [{"layer": 0, "s1": None}, {"layer": 1, "s1": 0.65}]}
+    found, _ = views(made.summary(0.03, **nobody | held, **levels))
+    assert found["uds"].finds
+
+
+def test_another_rows_stream_is_no_measure_of_what_full_holds():
+    """It costs nats whether the facts are known or not."""
+    nobody = {"outputs": {**made.said(0.0, 0.0), "retain": None}, "told": None, "anchor": "rows"}
+    levels = {"baseline": -0.9, "per_layer": [{"layer": 0, "s1": 3.0}]}
+    found, _ = views(made.summary(0.03, **nobody, **levels))
+    assert found["uds"].control == f"{UNHELD}says 0% of them that retain does not"
+
+
 def test_each_depth_counts_its_own_facts_and_has_its_own_reason():
     lens = {"lens": 0.4, "lens_n_scored": 7, "lens_ci95_why": "2 authors: no interval"}
     bare = {"layer": 3, "erasure": 0.5}
