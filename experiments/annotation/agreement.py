@@ -11,8 +11,8 @@ Rules and marks were scored on authors 0 to 9 of TOFU forget10 while they were w
 10 to 19 are the measurement:
 
 authors    rows  same  mostly  touching  found  marked
-0 to 9      180  0.39    0.63      0.71   0.64    0.11
-10 to 19    187  0.44    0.62      0.68   0.45    0.14
+0 to 9      180  0.39    0.63      0.72   0.63    0.11
+10 to 19    187  0.44    0.62      0.68   0.44    0.14
 a reader    187  0.66    0.82      0.87
 
 How well could a rule do? A reader (a language model that went through the rows one by one) saw the

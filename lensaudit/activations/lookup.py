@@ -1,12 +1,19 @@
-"""Which cache does a name, a key or a folder mean?"""
+"""Which cache does a name, a key or a folder mean?
+
+A name means the cache of what lies there now, where that is at hand: a model is found by its
+content, as every command finds it. Where its files are not here, the name and the recipe count.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from lensaudit.activations.freshness import files_behind, files_of, is_of_rows, is_of_weights
 from lensaudit.activations.naming import cache_folders, folder_key, is_cache
 from lensaudit.activations.spec import SPEC, Spec, read_spec
 from lensaudit.errors import InputError, LensAuditError
+from lensaudit.models.checkpoint import Checkpoint
+from lensaudit.once import read_once
 from lensaudit.settings import Place
 from lensaudit.text import printable, slug
 
@@ -22,16 +29,28 @@ def _spec(folder: Path) -> Spec | None:
 
 
 def matching(text: str, *, root: Path) -> Found:
-    """The caches that `text` means: a folder or key in full, a name, or the beginning of a key."""
+    """The caches that `text` means: a folder or key in full, a name, or the beginning of a key.
+
+    A model whose files are at hand means those of its weights too, whatever they were called.
+    """
     specs = {folder: _spec(folder) for folder in cache_folders(root)}
+    files = files_of(text)
     tests = (
         lambda folder: text in (folder.name, folder_key(folder)),
-        lambda folder: getattr(specs[folder], "name", None) == text,
+        lambda folder: _is_called(specs[folder], text, files),
         lambda folder: folder.name.rpartition("--")[0] == slug(text),
         lambda folder: len(text) >= 4 and folder_key(folder).startswith(text),
     )
     found = ({folder: specs[folder] for folder in specs if test(folder)} for test in tests)
     return next(filter(None, found), {})
+
+
+def _is_called(spec: Spec | None, text: str, files: Checkpoint | None) -> bool:
+    """Does a cache have this name, or did `lensaudit cache` make it of these files?"""
+    if spec is None or files is None or spec.name == text:
+        return spec is not None and spec.name == text
+    # what other commands keep of a model is not what its name means
+    return {"model", "data", "limit"} <= spec.provenance.keys() and is_of_weights(spec, files)
 
 
 def find(
@@ -53,8 +72,9 @@ def find(
     if (path / SPEC).is_file() or is_cache(path):
         return path
     text = str(name_or_key_or_path)
-    named = matching(text, root=root)
-    found = _fitting(text, named, wanted)
+    with read_once():
+        named = matching(text, root=root)
+        found = _fitting(text, named, wanted)
     if len(found) == 1:
         return next(iter(found))
     meant = f"{printable(text)[:60]!r}"
@@ -65,9 +85,12 @@ def find(
         )
     if named:
         said = ", ".join(f"{name}={one}" for name, one in wanted.items())
+        older = "weights or rows" if "data" in wanted else "weights"
+        changed = f" (cached of other {older}: run `lensaudit cache`)"
+        was_there = _fitting(text, named, wanted, now=False)
         raise InputError(
-            f"{root}: no cache of {meant}{printable(said and f' with {said}')}; "
-            f"there are {differences(named)}"
+            f"{root}: no cache of {meant}{printable(said and f' with {said}')}"
+            f"{changed if was_there else ''}; there are {differences(named)}"
         )
     known = ", ".join(folder.name for folder in cache_folders(root)[:8])
     raise InputError(f"{root}: no cache {meant}; it holds {known or 'none; run `lensaudit cache`'}")
@@ -95,16 +118,22 @@ def _said(spec: Spec | None) -> dict[str, Any]:
     recipe = {name: spec.provenance.get(name) or None for name in _FIELDS}
     hashes = ("weights", "tokenizer", "examples", "template")
     document = spec.fingerprint.document() | {"component": spec.fingerprint.part}
-    document |= {name: str(document[name])[:8] for name in hashes}
+    document |= {name: str(document[name]).removeprefix("sha256:")[:8] for name in hashes}
     del document["hook"]
     return {**recipe, "rows": len(spec.idx), **document}
 
 
-def _fitting(text: str, found: Found, wanted: Mapping[str, Any]) -> Found:
-    """The caches that hold what is wanted; if a name means several, that of the residual stream."""
-    if wanted:
-        found = {one: spec for one, spec in found.items() if spec and _holds(spec, wanted)}
+def _fitting(text: str, found: Found, wanted: Mapping[str, Any], *, now: bool = True) -> Found:
+    """The caches that hold what is wanted; if a name means several, that of the residual stream.
+
+    `now`: of the weights and rows that are there now, where they are at hand.
+    """
     by_key = any(text == one.name or folder_key(one).startswith(text) for one in found)
+    files = {
+        one: files_behind(spec, text) if now and spec and not by_key else None
+        for one, spec in found.items()
+    }
+    found = {one: spec for one, spec in found.items() if _holds(spec, wanted, files[one])}
     if "component" not in wanted and not by_key:
         found = {
             one: spec for one, spec in found.items() if not spec or spec.fingerprint.part == "resid"
@@ -117,16 +146,26 @@ def _fitting(text: str, found: Found, wanted: Mapping[str, Any]) -> Found:
     return found
 
 
-def _holds(spec: Spec, wanted: Mapping[str, Any]) -> bool:
-    """Was the cache made for exactly this?"""
+def _holds(spec: Spec | None, wanted: Mapping[str, Any], files: Checkpoint | None) -> bool:
+    """Was the cache made for exactly this, of these files where they are at hand?"""
+    if spec is None:  # damaged
+        return not wanted
     recipe = spec.provenance
     said = {
-        "data": recipe.get("data"),
         "limit": (recipe["limit"] or "all") if "limit" in recipe else None,
         "positions": spec.fingerprint.positions,
         "component": spec.fingerprint.part,
     }
-    data = str(wanted.get("data", ""))
-    rows = {data: data, str(Path(data).expanduser().resolve()): data}
-    said["data"] = rows.get(str(said["data"]))
-    return all(str(said[name]) == str(one) for name, one in wanted.items())
+    return (
+        all(str(said[name]) == str(one) for name, one in wanted.items() if name in said)
+        and (files is None or is_of_weights(spec, files))
+        and ("data" not in wanted or _has_rows(spec, wanted["data"], files))
+    )
+
+
+def _has_rows(spec: Spec, data: Place, files: Checkpoint | None) -> bool:
+    """Whether a cache is of these rows: by content, or by name where that cannot be compared."""
+    recipe, place = spec.provenance, Path(data).expanduser()
+    if files is not None and place.exists() and "limit" in recipe:
+        return is_of_rows(spec, data, files)
+    return recipe.get("data") in (str(data), str(place.resolve()))

@@ -40,9 +40,11 @@ def open_activations(
         cache.example(0).resid      # Float[Tensor, "layer pos d_model"]
 
     Args:
-        name_or_key_or_path: of a name there may be several caches.
+        name_or_key_or_path: of a name there may be several caches. A model whose files are here
+            means those of its weights as they are now, whatever they were called when cached.
         root: folder of the caches; None: the usual one.
-        data: that of these rows: `forget10`, `demo`, or a file.
+        data: that of these rows: `forget10`, `demo`, or a file, whose rows are compared where the
+            model's tokenizer is here.
         limit: that of the first so many rows, or of "all"; None prefers that of all.
         positions: that of the read positions (`span`) or of every token (`all`).
         component: that of `attn`, `mlp`, `resid_mid`, or of all `heads`; None of a name: the
@@ -50,7 +52,8 @@ def open_activations(
         allow_partial: open one that is not complete.
 
     Raises:
-        InputError: none or several match; says in what they differ.
+        InputError: none or several match, says in what they differ; or the one that was made of
+            other weights or rows than are there now.
     """
     check_part(component)
     wanted = {"data": data, "limit": limit, "positions": positions, "component": component}

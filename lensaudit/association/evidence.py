@@ -24,6 +24,7 @@ from lensaudit.association.reading import LENS, OUTPUTS, RelationReading, upper_
 from lensaudit.files import write_csv, write_json
 from lensaudit.groups import Group, grouped, unit_of
 from lensaudit.results.kinds.know import (
+    LEVEL,
     KnowControl,
     KnowMatrix,
     KnownRelation,
@@ -44,12 +45,11 @@ from lensaudit.scores.assignment import (
     gamma_of,
     named_facts,
     prior_of,
+    tilted_p,
 )
 from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.intervals import clustered_mean
 
-LEVEL = 0.01
-"""Chance of convicting an ignorant model by the assignment test."""
 NEARLY = 0.05
 """P of a never-trained model above which names give it nothing away."""
 FDR = 0.1
@@ -57,6 +57,8 @@ FDR = 0.1
 FEWEST_INVENTED = 16
 """Invented subjects a prior is made of."""
 POWER = 0.8
+LEAST_TILT = 1.02
+"""Above 1 by what `gamma_of` tells apart: a finding bears it, or has a model beside it."""
 Strata = Mapping[tuple[int, ...], tuple[Group, ...]]
 """Numbers of relations -> subjects that are asked all of them: their values may be exchanged."""
 
@@ -217,12 +219,15 @@ def naming_of(facts: Sequence[FactEvidence], n_candidates: int) -> tuple[list[in
     return named_facts(e, FDR), {**how, "fewest": fewest, "why": None}
 
 
-def power_of(read: Sequence[RelationReading], *, seed: int, n_worlds: int = 40) -> KnowPower:
+def power_of(
+    read: Sequence[RelationReading], *, seed: int, borne: float = 1.0, n_worlds: int = 40
+) -> KnowPower:
     """Power of the test: planted knowledge that it finds in the model's readings of others.
 
     The values are given out anew, so that nothing is bound, and each true one is made likelier by
     the same factor, in every reader and in every relation that a subject is asked in its stratum.
-    The least factor whose p is at `LEVEL` in four of five draws.
+    The least factor whose p is at `LEVEL` in four of five draws, also under the tilt by cues that
+    must be `borne` (power of a sensitivity analysis: Rosenbaum 2010, chapter 14); 1: none.
     """
     generator = np.random.default_rng(seed)
     traces, strata = traces_of(read)
@@ -240,10 +245,17 @@ def power_of(read: Sequence[RelationReading], *, seed: int, n_worlds: int = 40) 
                 for one, relations in zip(world, strata, strict=True)
             ]
             test = assignment_test(planted, generator=generator, n_draws=400)
-            found += test.p <= LEVEL
+            alone = [one[test.reading] for one in planted]
+            found += test.p <= LEVEL and (borne <= 1 or _bears(alone, borne, seed))
         if found >= POWER * n_worlds:
             return KnowPower(_bits_of(nats, read), POWER)
     return KnowPower(None, POWER)
+
+
+def _bears(alone: Sequence[Float[Tensor, "_ _"]], tilt: float, seed: int) -> bool:
+    """Whether p is at `LEVEL` under a tilt, by a few pairings: it is asked of every world."""
+    p = tilted_p(alone, tilt, generator=np.random.default_rng(seed), n_pairings=11)
+    return p <= LEVEL
 
 
 def _bits_of(nats: float, read: Sequence[RelationReading]) -> float:
@@ -336,12 +348,15 @@ def outcome_of(know: Know, heard: Sequence[Sequence[RelationReading]]) -> KnowOu
         assignment_test([double_centred(one.table)], generator=np.random.default_rng(seed))
         for one in own
     ]
+    alike = [
+        name
+        for name, one, rows in list(zip(names, tests, kept[1:], strict=True))[n_base:]
+        if one.p > NEARLY and all(control.passed for control in _kept(rows, seed))
+    ]
+    tilt = max([1.0, *(one.gamma for one in tests)])
     power = KnowPower(None, POWER)
-    if test.p > LEVEL and isinstance(know.source, Served) and know.source.reading == "samples":
-        # it depends on answers that name no value
-        power = replace(power, why="its power is not computed for a model that is read by samples")
-    elif test.p > LEVEL:
-        power = power_of(own, seed=seed)
+    if test.p > LEVEL:
+        power = _power_of(know, own, tilt, bool(alike))
     run = KnowRecord(
         source=know.source.spec.name,
         headline="",
@@ -352,7 +367,7 @@ def outcome_of(know: Know, heard: Sequence[Sequence[RelationReading]]) -> KnowOu
         exact=test.exact,
         n_permutations=test.n_permutations,
         gamma=test.gamma,
-        gamma_controls=max([1.0, *(one.gamma for one in tests)]),
+        gamma_controls=tilt,
         bits=mean_of(associated, groups, top) if associated else None,
         bits_familiar=mean_of([one.familiar for one in facts], groups, top),
         power=power,
@@ -363,11 +378,7 @@ def outcome_of(know: Know, heard: Sequence[Sequence[RelationReading]]) -> KnowOu
             *(_never_bound(*one) for one in zip(names, tests, strict=True)),
             *_fair(called),
         ],
-        alike=[
-            name
-            for name, one, rows in list(zip(names, tests, kept[1:], strict=True))[n_base:]
-            if one.p > NEARLY and all(control.passed for control in _kept(rows, seed))
-        ],
+        alike=alike,
         priors=[
             "uniform",
             *([know.base.spec.name] if know.base else []),
@@ -400,6 +411,24 @@ def outcome_of(know: Know, heard: Sequence[Sequence[RelationReading]]) -> KnowOu
         matrix_of(own),
         tuple(people),
     )
+
+
+def _power_of(know: Know, own: Sequence[RelationReading], tilt: float, alike: bool) -> KnowPower:
+    """Power of what finds: p, the tilt of models that never knew, and any tilt unless `alike`."""
+    if isinstance(know.source, Served) and know.source.reading == "samples":
+        # it depends on answers that name no value
+        why = "its power is not computed for a model that is read by samples"
+        return KnowPower(None, POWER, why)
+    seed = know.settings.seed
+    found = power_of(own, seed=seed, borne=max(tilt, 1.0 if alike else LEAST_TILT))
+    if found.bits is None and not alike and power_of(own, seed=seed, borne=tilt).bits is not None:
+        return replace(found, why=_NOT_ALONE)
+    return found
+
+
+_NOT_ALONE = (
+    "so few subjects show nothing without a never-trained model of the same kept rows (--retain)"
+)
 
 
 def counted(read: RelationReading) -> RelationReading:

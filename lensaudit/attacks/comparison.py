@@ -27,6 +27,7 @@ from lensaudit.attacks.registry import Attack
 from lensaudit.data.facts import Fact
 from lensaudit.results.kinds.worst import WorstAttack, WorstFact, WorstRecord
 from lensaudit.scores.excess import clustered_excess
+from lensaudit.scores.intervals import typical_size
 from lensaudit.scores.naming import Named, gaps, name_facts, never_hit_bound, strongest
 from lensaudit.scores.recovery import Arms
 
@@ -87,6 +88,7 @@ def compare(
         n_scored=len(facts),
         unscored={str(one.idx): unscored[one.idx] for one in every if one.idx in unscored},
         authors=len({fact.group for fact in facts}),
+        per_author=typical_size([fact.group for fact in facts]),
         n_out=n_out,
         expected=expected,
         full_out=int(hits.full[counts].any(0).sum()),

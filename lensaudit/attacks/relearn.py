@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 
 import transformers
 
+from lensaudit.attacks.embedded import of_embedded_family
 from lensaudit.attacks.result import scored_in, taught_nothing
 from lensaudit.attacks.settings import (
     Relearning,
@@ -35,7 +36,7 @@ from lensaudit.files import make_folder
 from lensaudit.models.checkpoint import open_model
 from lensaudit.models.device import resolve_device
 from lensaudit.models.family import open_family
-from lensaudit.models.registry import default_anchor, default_data, is_demo
+from lensaudit.models.registry import default_anchor, default_data
 from lensaudit.patching.prepare import prepare as open_session
 from lensaudit.patching.scoring import score_all
 from lensaudit.patching.session import Session
@@ -47,6 +48,7 @@ from lensaudit.results.manifest import manifest
 from lensaudit.results.owner import check_free, claim
 from lensaudit.results.reading import checked, document
 from lensaudit.results.roles import ends_as_sources
+from lensaudit.results.run_folder import finished
 from lensaudit.settings import (
     FORGET_SPLIT,
     Anchors,
@@ -63,12 +65,12 @@ from lensaudit.training.rows import (
     check_formats,
     check_lengths,
     finetune_batches,
-    formats_of,
     load_rows,
     rows_hash,
 )
+from lensaudit.training.settings import FORMATS
 from lensaudit.training.train import FineTuning, Recipe, TrainingRun, train
-from lensaudit.training.trainee import Report, TrainingJob, made_of, rate_of
+from lensaudit.training.trainee import Report, TrainingJob, check_apart, made_of, rate_of
 
 
 def relearned(
@@ -188,9 +190,13 @@ def prepare(settings: RelearnSettings, model: str) -> RelearnJob:
             )
         check_free(scored_in(settings.model, settings.out), ATTACK, [AUDIT])
         never = settings.retain and [settings.retain]
-        open_family([settings.model], settings.full, never or None, settings.registry)
+        family = ([settings.model], settings.full, never or None, settings.registry)
+        full, _, retains = open_family(*family)
+        if settings.out is not None:
+            check_apart(settings.out, full, *retains.values())
     start = open_model(model, settings.registry)
-    rate = rate_of(relearning_for(demo=is_demo(settings.model)).lr, settings.lora)
+    usual = relearning_for(demo=of_embedded_family(start))
+    rate = rate_of(usual.lr, settings.lora)
     data = settings.data or default_data(settings.model, settings.registry)
     job = RelearnJob(
         **made_of(settings, start),
@@ -203,7 +209,7 @@ def prepare(settings: RelearnSettings, model: str) -> RelearnJob:
             n_accumulate=settings.accumulate,
             weight_decay=settings.weight_decay,
             max_grad_norm=settings.max_grad_norm,
-            formats=formats_of(settings.formats, settings.model),
+            formats=FORMATS[settings.formats] if settings.formats else usual.formats,
             seed=settings.seed,
         ),
     )
@@ -278,7 +284,6 @@ def recovery(
         return open_session(sources, asked, notice=notice, progress=progress)
 
     session, first = audit(list(jobs)), next(iter(jobs))
-    start = jobs[first].start
     inputs = {
         "full": session.full.weights,
         "retain": session.retain.weights,
@@ -287,7 +292,18 @@ def recovery(
         "limit": asked.limit,
     }
     key = digest({"jobs": [job.key for job in jobs.values()], "audit": inputs})
+    read = {
+        "key": key,
+        "source": {**jobs[first].start.named, "name": first},
+        "full": session.full.named,
+        "retain": session.retain.named,
+        "examples": {"hash": session.examples_hash},
+        **{name: inputs[name] for name in ("dtype", "limit")},
+    }
     if (known := keyed.keyed_document(work / AUDIT, key)) is not None:
+        # one that was killed after its scores lacks the rest
+        if not finished(work, key, ATTACK) or (work / "attacked").exists():
+            _seal(work, jobs, read, device=asked.device, started=started)
         return tuple(checked(RelearnRecord, known, work / AUDIT).shifts)
     if (work / AUDIT).exists():
         notice(FolderRemark(f"{work}: held the scores of another run; it is replaced"))
@@ -315,23 +331,25 @@ def recovery(
     )
     found = shifts(folders, audit, suite, make_folder(work))
     keyed.write_keyed(work / AUDIT, document(RelearnRecord(key=key, shifts=list(found))))
-    manifest(
-        ATTACK,
-        kind="relearn",
-        options={name: asdict(job.settings) for name, job in jobs.items()},
-        inputs={
-            "key": key,
-            "source": {**start.named, "name": first},
-            "full": session.full.named,
-            "retain": session.retain.named,
-            "examples": {"hash": session.examples_hash},
-            **{name: inputs[name] for name in ("dtype", "limit")},
-        },
-        device=asked.device,
-        started=started,
-    ).write(work, [AUDIT])
-    shutil.rmtree(work / "attacked", ignore_errors=True)
+    _seal(work, jobs, read, device=asked.device, started=started)
     return found
+
+
+def _seal(
+    work: Path,
+    jobs: Mapping[str, RelearnJob],
+    read: Mapping[str, Any],
+    *,
+    device: str,
+    started: float,
+) -> None:
+    """Say how the scores in a folder were made, and drop the attacked checkpoints."""
+    options = {name: asdict(job.settings) for name, job in jobs.items()}
+    made = manifest(
+        ATTACK, kind="relearn", options=options, inputs=read, device=device, started=started
+    )
+    made.write(work, [AUDIT])
+    shutil.rmtree(work / "attacked", ignore_errors=True)
 
 
 def shifts(

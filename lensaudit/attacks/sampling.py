@@ -33,6 +33,7 @@ from lensaudit.results.kinds.sample import LeakRow, SampleRecord
 from lensaudit.results.recorded import planned
 from lensaudit.results.run import RunResult
 from lensaudit.scores.excess import clustered_excess
+from lensaudit.scores.intervals import typical_size
 from lensaudit.scores.naming import Errors, leak_at_k, leak_corrected, never_hit_bound
 from lensaudit.settings import plain
 from lensaudit.steer.draws import draws_of
@@ -411,6 +412,7 @@ def leak_row(
         reason=excess.why or left_out,
         n=len(read),
         authors=len(set(groups)),
+        per_author=typical_size(groups),
     )
 
 

@@ -50,6 +50,7 @@ class RelearnSettings(Replaces, Caches, Precision, Anchors):
     """A run of `relearn`; the defaults are the attack of the UDS meta-evaluation."""
 
     section: ClassVar[Section] = "Training"
+    needs: ClassVar = {"dtype": (Needs("audit"),)}  # training is in float32
     model: Annotated[
         str,
         Option("Model to attack: unlearned, or retain.", flag="--source", is_a="model"),

@@ -284,7 +284,8 @@ def _compared(settings: EvaluateSettings, passes: ModelPasses) -> Mapping[str, M
     """
     if not settings.retain_log:
         return {}
-    return retain_reference(read_log(Path(settings.retain_log)), passes, settings.suite)
+    log = read_log(Path(settings.retain_log))
+    return retain_reference(log, passes, settings.suite, _empty(settings))
 
 
 def _counted(

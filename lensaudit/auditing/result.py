@@ -141,8 +141,6 @@ class Audited:
     folder: Path
     results: tuple[AuditResult, ...]
     failures: tuple[Failure, ...]
-    folders: tuple[Path, ...]
-    """With results: for a page."""
     verdicts: Verdicts
     """What may be said after all that lies in the folder."""
 
@@ -175,20 +173,17 @@ def joined(
             None if one.source in failed else said.get(one.source),
             tuple(f for f in failures if f.model in (one.source, *beside)),
             *_said_of(one, judged),
-            judged.keeps(one.folder),
             read_as(KnowRecord, known[one.source] / SUMMARY) if one.source in known else None,
         )
         for one in depths
     )
-    folders = (folder / PATCH, *said.values(), *known.values())
-    return Audited(folder, results, tuple(failures), folders, judged)
+    return Audited(folder, results, tuple(failures), judged)
 
 
-def _said_of(one: PatchResult, judged: Verdicts) -> tuple[Verdict, Word]:
-    """The verdict of a model after all that lies in the folder; else by its run alone."""
-    known = judged.of_model(one.folder, one.source)
-    alone = one.verdict
-    return (alone, alone.code) if known is None else (known.verdict, known.word)
+def _said_of(one: PatchResult, judged: Verdicts) -> tuple[Verdict, Word, tuple[Keeps, ...]]:
+    """The verdict of a model, and what it keeps, after all in the folder; else by its run alone."""
+    known, alone = judged.model_of(one.folder, one.source), one.verdict
+    return (known.verdict, known.word, known.keeps) if known else (alone, alone.code, ())
 
 
 def read_audit(names: Sequence[str], settings: AuditSettings, folder: Path) -> Audited:

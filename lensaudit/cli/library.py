@@ -75,7 +75,6 @@ if TYPE_CHECKING:
     from lensaudit.models import hub_files as models_hub_files
     from lensaudit.models import registry as models_registry
     from lensaudit.report import render as report_render
-    from lensaudit.results import integrity as results_integrity
     from lensaudit.results import ledger_check as results_ledger_check
     from lensaudit.results import manifest as results_manifest
     from lensaudit.results import reading as results_reading

@@ -41,6 +41,8 @@ from lensaudit.screen.cells import number
 from lensaudit.settings import MODELS, results_folder
 
 PAGE = "audit.html"
+_PAGE_OF = "page"
+"""Input of an audit's manifest: hash of the results that its page was made from."""
 
 
 @click.command("patch")
@@ -200,18 +202,23 @@ def audit_command(
         planned=lambda plan: None if is_quiet() else say(_plan(plan), err=True),
         who=library.association_calls.WHO_HAS_WHAT,
     )
-    page, sealed = found.folder / PAGE, found.folder / library.auditing_result.AUDIT_MANIFEST
-    if not sealed.exists() or page not in library.results_integrity.answered_for(sealed):
-        left_out = library.report_render.write_report(
-            found.folders, page, read=found.verdicts.found.values()
-        )
-        for one in left_out:
-            notice(f"not in the report: {one.path}: {one.reason}")
-        if not left_out:
-            library.results_manifest.renew(
-                found.folder, [PAGE], library.auditing_result.AUDIT_MANIFEST
-            )
-    print_audited(found, page, as_json=as_json, markdown=form == "markdown")
+    print_audited(found, _page(found), as_json=as_json, markdown=form == "markdown")
+
+
+def _page(found: "library.auditing_result.Audited") -> Path:
+    """The page of all that lies in the folder, written again where that has changed."""
+    page, name = found.folder / PAGE, library.auditing_result.AUDIT_MANIFEST
+    sealed, read = found.folder / name, found.verdicts.found.values()
+    known = library.results_manifest.signed_object(sealed) if sealed.exists() else {}
+    made_of = library.results_reading.part(known, "inputs").get(_PAGE_OF)
+    if PAGE in library.results_reading.part(known, "files") and made_of == found.verdicts.key:
+        return page
+    left_out = library.report_render.write_report([found.folder], page, read=read)
+    for one in left_out:
+        notice(f"not in the report: {one.path}: {one.reason}")
+    if not left_out:
+        library.results_manifest.renew(found.folder, [PAGE], name, **{_PAGE_OF: found.verdicts.key})
+    return page
 
 
 def _plan(plan: "library.auditing_audit.AuditPlan") -> str:

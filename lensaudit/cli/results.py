@@ -198,8 +198,7 @@ def verdict(
     found = library.doors_gate.gate(judged, asked)
     say(library.doors_gate_formats.FORMATS[form or ("json" if as_json else "text")](found))
     if not found.passed:
-        n_failed = sum(bool(why) for _, why in found.models)
-        raise VerificationError(f"{n_failed} of {len(found.models)} fail the gate")
+        raise VerificationError(found.failed)
 
 
 @click.command("export")

@@ -9,9 +9,27 @@ from collections.abc import Callable, Sequence
 
 WORD = re.compile(r"[^\W_]+(?:['’.-][^\W_]+)*")
 _QUOTED = re.compile(r"\"[^\"]+\"|“[^”]+”|‘[^’]+’|(?<![^\W_])'(?:[^']|'(?=[^\W_]))+'(?![^\W_])")
+FUNCTION = frozenset(
+    re.findall(
+        r"\w+",
+        "a an the and or of for in on at to by with from as is was are were be been being has have "
+        "had his her their its he she they it this that these those who which such also not no "
+        "more most very both one some several many various other",
+    )
+)
+"""Words that carry no fact."""
+_UPPER = f"[{''.join(filter(str.isupper, map(chr, range(0x2000))))}]"
+"""A capital of any alphabet that has them; other scripts have none."""
+_SAME_SENTENCE = rf"(?!(?<=\.) (?:{'|'.join(FUNCTION).title()})\b(?!\.))"
+"""After the full stop of an initial or a title: no word that opens a new sentence."""
+_IN_CAPITALS = (
+    rf"(?:(?:Dr|Ft|Jr|Mrs?|Ms|Mt|Prof|Sr|St|{_UPPER})\.(?= {_UPPER}){_SAME_SENTENCE}|"
+    rf"(?:{_UPPER}\w?\.){{2,}}(?!\w)|{_UPPER}[\w'’+-]*(?:\.[\w'’+-]+)*)"
+)
+"""One word; a full stop after it belongs to it in initials and titles only."""
 _CAPITALS = re.compile(
-    r"[A-ZÀ-ÞŁŚŠŽ][\w'’.+-]*"
-    r"(?:(?:,? (?:of|for|in|the|and|de|du|al|&) |,? )[A-ZÀ-ÞŁŚŠŽ0-9][\w'’+-]*)*"
+    rf"{_IN_CAPITALS}(?:{_SAME_SENTENCE}(?:,? (?:of|for|in|the|and|de|du|al|&) |,? )"
+    rf"(?:{_IN_CAPITALS}|[0-9][\w'’+-]*))*"
 )
 _MONTH = "(?:January|February|March|April|May|June|July|August|September|October|November|December)"
 _DATE = re.compile(
@@ -66,16 +84,6 @@ _LAST = re.compile(r",? (?:and|or) (?!(?:he|she|they|his|her|their|is|was|has|ha
 """Before the last member of a list."""
 _PARTICIPLE = re.compile(r"(?:\w+ly )?(?:\w+(?:ed|wn|ing)|born and raised|able)(?: \w+ed)?")
 """Words of a verb that leads on to the fact."""
-FUNCTION = frozenset(
-    re.findall(
-        r"\w+",
-        "a an the and or of for in on at to by with from as is was are were be been being has have "
-        "had his her their its he she they it this that these those who which such also not no "
-        "more most very both one some several many various other",
-    )
-)
-"""Words that carry no fact."""
-
 
 Span = tuple[int, int]
 Rule = Callable[[str, str], Span | None]
@@ -170,7 +178,8 @@ def _new_name(question: str, answer: str, *, at_least: int) -> Span | None:
         words = WORD.findall(found.group())
         new = [word for word in words if folded(word) not in folded(question)]
         opens = found.start() == 0 and len(words) == 1
-        if len(words) >= at_least and len(new) * 2 >= len(words) and not opens:
+        names = not (opens or FUNCTION.issuperset(map(str.lower, words)))
+        if len(words) >= at_least and len(new) * 2 >= len(words) and names:
             return found.span()
     return None
 
@@ -200,7 +209,7 @@ def _is_new(text: str, asked: set[str]) -> bool:
 
 def _sentence_ends(answer: str) -> tuple[int, int]:
     """Positions at which the first and the second sentence end."""
-    stops = re.compile(r"[.!?](?=\s+[A-Z\"'“‘]|\s*$)|\n").finditer(answer)
+    stops = re.compile(rf"[.!?](?=\s+(?:{_UPPER}|[\"'“‘])|\s*$)|\n").finditer(answer)
     ends = [stop.start() for stop in stops][:2]
     first = ends[0] if ends else len(answer)
     return first, ends[1] if len(ends) > 1 else first

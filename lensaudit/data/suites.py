@@ -10,7 +10,7 @@ from lensaudit.data.facts import EMBEDDED, LISTS, Fact, candidate_problems, list
 from lensaudit.data.rows import hub_rows, numbered, read_values, row_problems, sound_rows, texts_of
 from lensaudit.data.tofu import TOFU_HUB, with_authors
 from lensaudit.errors import InputError
-from lensaudit.groups import group_of, spread
+from lensaudit.groups import group_of, own_group, spread
 from lensaudit.once import once
 from lensaudit.settings import FORGET_SPLIT, Suite
 from lensaudit.text import digest
@@ -53,9 +53,11 @@ class Split:
 
     @property
     def digest(self) -> str:
-        """Content hash of everything that is asked."""
+        """Content hash of everything that is asked, and of the authors that the rows name."""
         rows = [[row.idx, row.question, dict(row.answers)] for row in self.rows]
-        return digest([self.kind, self.shown, self.stop_words, rows])
+        named = [[row.idx, row.group] for row in self.rows if row.group != own_group(row.idx)]
+        asked = [self.kind, self.shown, self.stop_words, rows]
+        return digest([*asked, named] if named else asked)
 
 
 @once

@@ -8,7 +8,7 @@ from lensaudit.doors.frames import PATCHED
 from lensaudit.errors import InputError
 from lensaudit.files import check_output, make_folder, write_bytes
 from lensaudit.groups import grouped
-from lensaudit.report.shelf import told_names
+from lensaudit.report.shelf import told_apart, told_names
 from lensaudit.results.kinds.eval import EvaluationResult
 from lensaudit.results.kinds.patch import PatchRun
 from lensaudit.results.locate import Found, locate
@@ -58,9 +58,10 @@ def write_figures(places: Iterable[Path], folder: Path, *, force: bool = False) 
         raise InputError(
             "no figures: none of these is a result of `lensaudit patch`, `eval` or `steer cross`"
         )
-    made = {"metrics.tex": metrics_table(evals).encode()} if evals else {}
+    label = _labelled([*runs, *evals])
+    made = {"metrics.tex": metrics_table(evals, label).encode()} if evals else {}
     if runs:
-        made |= {"depth.tex": depth_table(runs).encode(), **_pictures(runs)}
+        made |= {"depth.tex": depth_table(runs, label).encode(), **_pictures(runs, label)}
     for one in matrices:
         made |= _matrix(one, alone=len(matrices) == 1)
     make_folder(folder)
@@ -69,9 +70,14 @@ def write_figures(places: Iterable[Path], folder: Path, *, force: bool = False) 
     return [write_bytes(folder / name, content) for name, content in made.items()]
 
 
-def depth_table(runs: Sequence[PatchRun]) -> str:
-    """A row for each run: its score, the 95 % interval, and how many examples have one."""
-    label = _labelled(runs)
+def depth_table(runs: Sequence[PatchRun], label: Mapping[Path, str] | None = None) -> str:
+    """A row for each run: its score, the 95 % interval, and how many examples have one.
+
+    Args:
+        runs: of `patch`.
+        label: folder -> what its model is called beside other results; None: beside these.
+    """
+    label = label or _labelled(runs)
     rows = [
         [
             label[run.folder],
@@ -85,9 +91,16 @@ def depth_table(runs: Sequence[PatchRun]) -> str:
     return latex(["Model", "Score", "Value", r"95\,\% interval", "Scored"], rows, "llrlr")
 
 
-def metrics_table(evals: Sequence[EvaluationResult]) -> str:
-    """A row for each metric that some model has a value of, a column for each model."""
-    label = _labelled(evals)
+def metrics_table(
+    evals: Sequence[EvaluationResult], label: Mapping[Path, str] | None = None
+) -> str:
+    """A row for each metric that some model has a value of, a column for each model.
+
+    Args:
+        evals: evaluations.
+        label: as of `depth_table`.
+    """
+    label = label or _labelled(evals)
     found: dict[str, list[str]] = {}
     for at, run in enumerate(evals):
         for name, entry in run.entries.items():
@@ -124,7 +137,7 @@ def escaped(text: str) -> str:
     return "".join(_LATEX.get(sign, sign) for sign in text)
 
 
-def _pictures(runs: Sequence[PatchRun]) -> dict[str, bytes]:
+def _pictures(runs: Sequence[PatchRun], label: Mapping[Path, str]) -> dict[str, bytes]:
     from lensaudit.doors import frames, plot
 
     made: dict[str, bytes] = {}
@@ -132,7 +145,6 @@ def _pictures(runs: Sequence[PatchRun]) -> dict[str, bytes]:
         alike = [run for run in runs if run.score == score]
         # the file of a run, not its folder, in which others may lie
         table = frames.summaries(*(run.folder / "summary.json" for run in alike))
-        label = _labelled(alike)
         table["source"] = [label[Path(folder)] for folder in table["folder"]]
         made |= dict(_drawn(plot.depth(table), "depth" if score == "uds" else f"depth-{score}"))
     names = [slug(run.source) for run in runs]
@@ -146,16 +158,24 @@ def _pictures(runs: Sequence[PatchRun]) -> dict[str, bytes]:
     return made
 
 
-def _labelled(runs: Sequence[PatchRun] | Sequence[EvaluationResult]) -> dict[Path, str]:
-    """Folder -> what its model is called; where several results would be called the same, with it.
+def _labelled(results: Sequence[PatchRun | EvaluationResult]) -> dict[Path, str]:
+    """Folder -> what its model is called, as the page calls it: two of one name by their weights.
 
-    What `patch` found is called so by score: that of another score is told apart by its column.
+    Several results of one model and score have their folders beside it too; what another score
+    says of it stands in another column or table.
     """
+    first: dict[str, PatchRun | EvaluationResult] = {}
+    for one in results:
+        first.setdefault(one.weights, one)
+    names = {weights: one.source for weights, one in first.items()}
+    shown = told_names(names, {weights: one.folder for weights, one in first.items()})
+    kinds = ((getattr(one, "score", ""), one.weights) for one in results)
     found: dict[Path, str] = {}
-    for alike in grouped((getattr(run, "score", ""), run) for run in runs).values():
-        names = {str(run.folder): run.source for run in alike}
-        shown = told_names(names, {str(run.folder): run.folder for run in alike})
-        found |= {run.folder: shown[str(run.folder)] for run in alike}
+    for alike in grouped(zip(kinds, results, strict=True)).values():
+        parts = told_apart([one.folder for one in alike])
+        for one, part in zip(alike, parts, strict=True):
+            beside = f" · {part}" if len(alike) > 1 else ""
+            found[one.folder] = shown[one.weights] + beside
     return found
 
 

@@ -1,6 +1,8 @@
 """Results on disk as pandas data frames: one row per run, example, layer or metric.
 
-Every function takes files or folders, and looks into folders for what `lensaudit` wrote there.
+Every function takes files or folders, and looks into folders for what `lensaudit` wrote there. Two
+results may name the same model: `folder`, `weights` (8 digits of their hash, as listings have it)
+and `tau`, where the kind has one, tell them apart.
 """
 
 import warnings
@@ -17,6 +19,7 @@ from lensaudit.results.kinds.effort import EffortRecord
 from lensaudit.results.kinds.table import Kind
 from lensaudit.results.locate import Found, locate
 from lensaudit.results.reading import place_in
+from lensaudit.verdict.collect import weights_in
 
 Place = str | Path
 PATCHED: tuple[Kind, ...] = ("patch", "counterfactual")
@@ -42,7 +45,7 @@ def summaries(*places: Place) -> pd.DataFrame:
 
     `full` and `retain` are the scores of the two anchors: 0 and 1 where everything is right.
     """
-    settings = ("scope", "component", "last_layer", "engine")
+    settings = ("tau", "scope", "component", "last_layer", "engine")
     return _frame(
         [
             {
@@ -55,9 +58,9 @@ def summaries(*places: Place) -> pd.DataFrame:
                 "n_scored": run.n_scored,
                 **{name: run.calibration.get(name) for name in ("full", "retain")},
                 **{name: run.summary.get(name) for name in settings},
-                "folder": str(run.folder),
+                **_which(run.folder, run.weights),
             }
-            for run in _records(places, *PATCHED)
+            for _, run in _records(places, *PATCHED)
         ]
     )
 
@@ -81,8 +84,10 @@ def examples(*places: Place) -> pd.DataFrame:
             "n_ke": len(row.get("ke", row.get("ft", ()))),
             "unscored": row.get("unscored"),
             "told": _told(row),
+            **_which(run.folder, run.weights),
+            "tau": run.tau,
         }
-        for run in _records(places, *PATCHED)
+        for _, run in _records(places, *PATCHED)
         for text, row, value, baseline in zip(
             run.examples, run.rows, run.scores, run.baselines, strict=True
         )
@@ -98,14 +103,14 @@ def _told(row: Mapping[str, Any]) -> str | None:
 def layers(*places: Place) -> pd.DataFrame:
     """One row per source, example and layer: S1 and S2 deltas (nats per token) and erasure."""
     parts = []
-    for run in _records(places, *PATCHED):
+    for _, run in _records(places, *PATCHED):
         part = pd.read_csv(run.folder / "layers.csv")
         # in the table 1 and "1" look alike, and "@ada" is quoted
         authors = {row["idx"]: row.get("group") for row in run.rows}
         part["group"] = [authors.get(idx) for idx in part["idx"]]
         part.insert(0, "score", run.score)
         part.insert(0, "source", run.source)
-        parts.append(part)
+        parts.append(part.assign(**_which(run.folder, run.weights), tau=run.tau))
     return pd.concat(parts, ignore_index=True)
 
 
@@ -123,8 +128,9 @@ def metrics(*places: Place) -> pd.DataFrame:
             "n_scored": entry.n,
             "n_unscored": entry.n_unscored,
             "reason": entry.reason,
+            **_which(run.folder, run.weights),
         }
-        for run in _records(places, "eval")
+        for _, run in _records(places, "eval")
         for name, entry in run.entries.items()
     ]
     return _frame(rows)
@@ -143,8 +149,9 @@ def efforts(*places: Place) -> pd.DataFrame:
             "right": point.source,
             "right_full": point.full,
             "right_retain": point.retain,
+            **_which(one.path.parent, weights_in(one.manifest or {}, run.model)),
         }
-        for run in _records(places, "effort")
+        for one, run in _records(places, "effort")
         for name, arm in run.arms.items()
         for point in arm.curve
     ]
@@ -155,14 +162,30 @@ def curves(*places: Place) -> pd.DataFrame:
     """One row per source, series and step: UDS and utility of `watch`, recovery of `effort`."""
     found, _ = locate([Path(place).expanduser() for place in places])
     chosen = [one for one in found if one.kind in POINTS]
-    points = [asdict(point) for one in chosen for point in POINTS[one.kind](one)]
+    points = [
+        asdict(point) | {"folder": str(one.path.parent)}
+        for one in chosen
+        for point in POINTS[one.kind](one)
+    ]
     if not points:
         raise InputError("no curve of `lensaudit watch` or `lensaudit effort`; name its folder")
     return _frame(points)
 
 
-def _records(places: tuple[Place, ...], *kinds: Kind) -> list[Any]:
-    """Records of some kinds; a folder that cannot be read is a warning, and costs itself.
+def _which(folder: Path, weights: str) -> dict[str, str]:
+    """Which of the results of a name this is: of which folder, and of which weights.
+
+    >>> _which(Path("audited"), "sha256:2afdfd2973b1")
+    {'folder': 'audited', 'weights': '2afdfd29'}
+    >>> _which(Path("log"), "gpt")  # of another tool, which hashes none
+    {'folder': 'log', 'weights': 'gpt'}
+    """
+    _, _, digits = weights.partition("sha256:")
+    return {"folder": str(folder), "weights": digits[:8] or weights}
+
+
+def _records(places: tuple[Place, ...], *kinds: Kind) -> list[tuple[Found, Any]]:
+    """Results of some kinds with their records; one that cannot be read is a warning.
 
     Raises:
         InputError: none can; says why the first cannot.
@@ -170,7 +193,7 @@ def _records(places: tuple[Place, ...], *kinds: Kind) -> list[Any]:
     runs, refused = [], []
     for one in _found(places, *kinds):
         try:
-            runs.append(one.record)
+            runs.append((one, one.record))
         except InputError as error:
             refused.append(error)
             warnings.warn(str(error), stacklevel=4)
@@ -200,5 +223,5 @@ def _found(places: tuple[Place, ...], *kinds: Kind) -> list[Found]:
 def _frame(rows: list[dict[str, Any]]) -> pd.DataFrame:
     """Numbers as numbers where there are gaps, too."""
     frame = pd.DataFrame(rows)
-    numeric = [name for name in ("value", "low", "high", "baseline", "rho") if name in frame]
+    numeric = [name for name in ("value", "low", "high", "baseline", "rho", "tau") if name in frame]
     return frame.astype(dict.fromkeys(numeric, float))

@@ -67,8 +67,19 @@ class Gated:
     @property
     def passed(self) -> bool:
         """All pass, and there is one; a result that was not finished might say otherwise."""
-        unfinished = any(one.unfinished for one in self.left_out)
-        return bool(self.models) and not unfinished and not any(why for _, why in self.models)
+        return not self.failed
+
+    @property
+    def failed(self) -> str:
+        """What does not pass, counted; empty where the gate passes."""
+        n_models, n_failed = len(self.models), sum(bool(why) for _, why in self.models)
+        n_open = sum(one.unfinished for one in self.left_out)
+        parts = (
+            (n_failed, f"{n_failed} of {n_models} fail the gate"),
+            (not n_models, "the gate found no audited model"),
+            (n_open, f"results that are not finished fail the gate: {n_open}"),
+        )
+        return "; ".join(told for counts, told in parts if counts)
 
     def document(self) -> dict[str, Any]:
         """The record as a JSON object."""

@@ -7,12 +7,11 @@ from lensaudit.auditing.evaluate import COMMAND
 from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.errors import InputError
 from lensaudit.evaluation.log import completed, read_log, recomputed, write_log
-from lensaudit.evaluation.suite import check_beside, model_in_log, rows_in
+from lensaudit.evaluation.suite import check_beside, conditions_in, model_in_log, rows_in
 from lensaudit.files import make_folder
 from lensaudit.results.kinds.eval import EvaluationResult, MetricResult
 from lensaudit.results.manifest import MANIFEST
 from lensaudit.results.owner import check_free
-from lensaudit.results.reading import part
 
 
 def aggregate_log(
@@ -56,6 +55,6 @@ def _retain_beside(
         return {}
     retain = read_log(Path(settings.retain_log))
     rows = {place: (model.path, found) for place, found in rows_in(model).items()}
-    made = part(model.manifest, "inputs", "conditions")
-    check_beside(retain, model.suite, model_in_log("source", model), made, rows)
+    own = model_in_log("source", model)
+    check_beside(retain, model.suite, own, conditions_in(model), rows)
     return completed(retain)

@@ -59,6 +59,8 @@ FEWEST = 8
 _PATCHED = "patch-"
 """Begins the folder of a patching run; the number of its rows follows."""
 _LOGGED = "lensaudit/"
+_STEP = f"{_LOGGED}step"
+"""Audited step: a row's own `step` is that of the training when it was logged."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,6 +109,7 @@ class CheckpointAudit:
     def logs(self) -> dict[str, Any]:
         """What the trainer logs; what has no value is left out, never 0."""
         found = {
+            "step": self.step,
             "uds": self.patch.uds,
             "rows": self.patch.record.n_scored,
             "p": self.known and self.known.p,
@@ -130,7 +133,8 @@ class AuditCallback(TrainerCallback):
 
         trainer.add_callback(la.AuditCallback(trainer, full="full", retain="retain", data="f.json"))
 
-    Logs `lensaudit/uds`, `p`, `bits`, `keeps`, `verdict` … through `trainer.log`. With `budget_s`
+    Logs `lensaudit/uds`, `p`, `bits`, `keeps`, `verdict` … through `trainer.log`; what a resumed
+    run finds of earlier checkpoints goes to its history alone, each at its step. With `budget_s`
     who has what is asked first, then 8 rows are patched, rows to keep are read if that took no
     longer on `full`, and the rows are doubled while twice the last time is left; from then on each
     save is patched on as many, or half where time ran over. An audit that fails is a line and an
@@ -156,6 +160,8 @@ class AuditCallback(TrainerCallback):
         self._n_rows = _checked(trainer, self.settings)
         self._rows: int | None = None
         """That a save is patched on, once a first audit has measured it."""
+        self._logged: set[int] = set()
+        """Steps whose audit is in the trainer's history."""
         self._full: EvaluationResult | None = None
         self._kept_s = 0.0
         """That rows to keep took of `full`."""
@@ -185,6 +191,7 @@ class AuditCallback(TrainerCallback):
         if _why_not_kept(self.settings) is None:
             self._full = self._kept(str(self.settings.full), self.out, "full")
         self._kept_s = time.monotonic() - began
+        self._logged = {int(row[_STEP]) for row in state.log_history if _STEP in row}
         if state.global_step:
             for step, folder in _saved(Path(args.output_dir or ".")).items():
                 if step <= state.global_step and self._is_due(step, folder, state):
@@ -214,6 +221,7 @@ class AuditCallback(TrainerCallback):
 
     def _take(self, step: int, folder: Path, state: TrainerState, control: TrainerControl) -> None:
         """Audit a checkpoint, log what was found, and do what follows from it."""
+        self.failures.pop(step, None)
         with ExitStack() as spared:
             spared.push(partial(self._failed, step))
             self.audits[step] = self._audited(step, folder)
@@ -222,9 +230,8 @@ class AuditCallback(TrainerCallback):
             return
         if found.left_out:
             notice(f"step {step}: left out: {'; '.join(found.left_out)}")
-        told = {one.get("step") for one in state.log_history if f"{_LOGGED}verdict" in one}
-        if step not in told:
-            self.trainer.log(found.logs)
+        if step not in self._logged:
+            self._log(found, state)
         if self.settings.keep_best and (best := self.best) is not None:
             # what rotation protects, and what the next trainer_state.json holds
             state.best_global_step, state.best_model_checkpoint = best.step, str(best.folder)
@@ -232,12 +239,20 @@ class AuditCallback(TrainerCallback):
         if found.verdict.code == self.settings.stop_when and holds:
             control.should_training_stop = True
 
+    def _log(self, found: CheckpointAudit, state: TrainerState) -> None:
+        """Log an audit; one of an earlier step goes to the history alone."""
+        self._logged.add(found.step)
+        if found.step == state.global_step:
+            self.trainer.log(found.logs)
+        else:  # `log` would stamp it with the step of now
+            state.log_history.append({**found.logs, "step": found.step})
+
     def _failed(self, step: int, kind: Any, error: BaseException | None, trace: Any) -> bool:
         """Tell and count what went wrong: no audit is worth a training run."""
         if isinstance(error, Exception):
             self.failures[step] = failure_of(error)
             notice(f"step {step}: not audited: {self.failures[step].reason}")
-        return step in self.failures
+        return isinstance(error, Exception)
 
     @ends_as_sources()  # the first checkpoint may be `full` as it was
     def _audited(self, step: int, folder: Path) -> CheckpointAudit:

@@ -204,15 +204,21 @@ def conditions(passes: ModelPasses) -> dict[str, object]:
     }
 
 
+def conditions_in(log: EvaluationResult) -> Mapping[str, Any]:
+    """The `conditions` of a log of ours, and what `empty` was; nothing of another tool's."""
+    made, options = part(log.manifest, "inputs", "conditions"), part(log.manifest, "options")
+    return {**made, "empty": options["empty"]} if made and "empty" in options else made
+
+
 def retain_reference(
-    log: EvaluationResult, passes: ModelPasses, suite: Suite
+    log: EvaluationResult, passes: ModelPasses, suite: Suite, empty: EmptyRow = "unscored"
 ) -> Mapping[str, MetricResult]:
     """The metrics of a retain model's log, once it is known to belong to this run.
 
-    A log of other rows, another template or another mask is refused, as far as it can be told: one
-    of ours by the manifest beside it, one of open-unlearning by the texts that its ROUGE records
-    quote and by its row numbers. The question key may differ, as in the published runs with
-    paraphrased questions.
+    A log of other rows, another template, mask or score of empty rows is refused, as far as it can
+    be told: one of ours by the manifest beside it, one of open-unlearning by the texts that its
+    ROUGE records quote and by its row numbers. The question key may differ, as in the published
+    runs with paraphrased questions.
 
     Raises:
         InputError: names the first difference.
@@ -223,7 +229,7 @@ def retain_reference(
         for place, split in _ROWS[suite].items()
         if split in passes.splits
     }
-    check_beside(log, suite, own, conditions(passes), rows)
+    check_beside(log, suite, own, {**conditions(passes), "empty": empty}, rows)
     for name, read in _TEXTS.items():
         if name in log.entries and passes.missing(read) is None:
             _check_texts(log, name, log.entries[name], passes, read)
@@ -249,7 +255,7 @@ def check_beside(
         log: of a retain model.
         suite: of the run that it stands beside.
         own: the model of that run.
-        made: its `conditions`; nothing where they are not known.
+        made: its `conditions_in`; nothing where they are not known.
         rows: where it has rows, whose they are and their numbers.
     """
     if log.suite != suite:
@@ -280,13 +286,14 @@ def rows_in(log: EvaluationResult) -> dict[Place, set[int]]:
 
 
 def _check_conditions(log: EvaluationResult, wanted: Mapping[str, Any]) -> None:
-    made = part(log.manifest, "inputs", "conditions")
+    made = conditions_in(log)
     if not made or not wanted:
         return
-    for key in ("mask", "template"):
+    for key in ("mask", "template", *({"empty"} & made.keys() & wanted.keys())):
         if made.get(key) != wanted[key]:
+            what = "--set empty" if key == "empty" else key
             raise InputError(
-                f"{log.path}: made with another {key}; make the retain log again with this one"
+                f"{log.path}: made with another {what}; make the retain log again with this one"
             )
     answers = made.get("answers", {})
     for name, found in part(wanted, "answers").items():

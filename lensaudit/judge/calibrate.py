@@ -57,6 +57,8 @@ class Agreement:
     n: int
     n_invalid: int
     """Answers without a score."""
+    n_independent: int
+    """Answers with a score, two of one pair as one."""
     spearman: float | None
     mae: float | None
     """Mean absolute error, points of 100."""
@@ -73,7 +75,7 @@ class Agreement:
     @property
     def reading(self) -> str | None:
         """What to know of the agreement; None where the judge is shown to agree."""
-        return labels_agreed(self.spearman, self.n - self.n_invalid)
+        return labels_agreed(self.spearman, self.n_independent)
 
     def checked(self) -> "Agreement":
         """Itself, if any answer has a score.
@@ -168,6 +170,7 @@ def agreement(
         prompt_id=prompt_id(prompt),
         n=len(rows),
         n_invalid=len(rows) - len(scored),
+        n_independent=sum(row.pair is None for row, _ in scored) + len(pairs),
         spearman=spearman([row.label for row, _ in scored], [score for _, score in scored]),
         mae=mean_known(map(abs, errors)),
         bias=mean_known(errors),
@@ -181,14 +184,14 @@ def agreement(
 def labels_agreed(correlation: float | None, n: int) -> str | None:
     """What to know of a judge's rank correlation with labels; None where it is shown to agree.
 
-    The interval is Fisher's, with the variance 1.06 / (n - 3) of ranks.
+    The interval is Fisher's, with the variance 1.06 / (n - 3) of ranks, of n independent answers.
 
     >>> labels_agreed(0.3, 20)
     'not shown to agree with the labels: Spearman 0.30 [-0.18, 0.66] holds 0'
     >>> labels_agreed(0.8, 20)
     """
     if correlation is None or n < _FEWEST_LABELS:
-        return f"not shown to agree with the labels: {n} scored"
+        return f"not shown to agree with the labels: {n} scored, a pair as one"
     if abs(correlation) == 1:
         return None if correlation == 1 else "ranks the answers the other way round"
     half = 1.959964 * math.sqrt(1.06 / (n - 3))

@@ -274,6 +274,8 @@ def combined(*parts: float | None) -> float:
 
 LEAST = 2
 """Models per pool below which an AUC is not given."""
+ALPHA = 0.05
+"""Chance of telling apart two pools that are alike, either way round."""
 N_BINS = 10
 LEAST_RANGE = 1e-9
 """Values closer than this are drawn as one: floats cannot hold the edges of bins so narrow."""
@@ -384,7 +386,7 @@ def faithfulness(
     area = auc(*turned) if enough else None
     limits = auc_limits(*turned) if enough else Estimate(None, why="too few models: no interval")
     best = best_threshold(*turned) if enough and not to_do else None
-    reason = pools_told_apart(limits) if limits.ends else None
+    reason = pools_told_apart(limits, *map(len, raw)) if limits.ends else None
     if to_do:
         reason = _to_do(to_do)
     elif not enough:
@@ -429,15 +431,22 @@ def _histogram(knows: Sequence[float], forgot: Sequence[float]) -> Mapping[str, 
     return {key: tuple(one.tolist()) for key, one in {"edges": edges, **counted}.items()}
 
 
-def pools_told_apart(area: Estimate) -> str | None:
+def pools_told_apart(area: Estimate, n_knows: int, n_forgot: int) -> str | None:
     """What to know of a metric's AUC; None where it is shown to tell the pools apart.
 
-    >>> pools_told_apart(Estimate(0.6, 0.31, 0.85))
+    Of few models even complete separation is likely by chance: p = 2 / comb(n_knows + n_forgot,
+    n_knows) of all ways to share them out (Wilcoxon-Mann-Whitney), whatever the interval holds.
+
+    >>> pools_told_apart(Estimate(0.6, 0.31, 0.85), 10, 10)
     'not shown to tell the pools apart: the interval holds .5'
-    >>> pools_told_apart(Estimate(0.9, 0.7, 0.97))
+    >>> pools_told_apart(Estimate(1.0, 0.501, 1.0), 3, 3)
+    'not shown to tell the pools apart: 3 and 3 models allow no p below 0.1'
+    >>> pools_told_apart(Estimate(0.9, 0.7, 0.97), 10, 10)
     """
-    if area.least > 0.5:
-        return None
-    if area.most < 0.5:
-        return "points the wrong way: the pool that forgot scores higher"
-    return "not shown to tell the pools apart: the interval holds .5"
+    if not (area.least > 0.5 or area.most < 0.5):
+        return "not shown to tell the pools apart: the interval holds .5"
+    least = 2 / math.comb(n_knows + n_forgot, n_knows)
+    if least > ALPHA:
+        few = f"{n_knows} and {n_forgot} models allow no p below {least:.2g}"
+        return f"not shown to tell the pools apart: {few}"
+    return None if area.least > 0.5 else "points the wrong way: the pool that forgot scores higher"

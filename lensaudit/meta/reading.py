@@ -12,7 +12,7 @@ What is understood, told apart by content:
 The published files are those of gnueaj/unlearning-depth-score, docs/data/{method_results,
 meta_eval}.json and runs/; none of them come with this package. Short keys of metrics are theirs,
 `suite` is the name in `lensaudit eval`; any other metric of the suite can be judged as well, under
-its own name.
+its name there where it has no short key.
 """
 
 import math
@@ -150,7 +150,9 @@ def judged(names: Iterable[str]) -> list[JudgedMetric]:
 
         for name, one in all_metrics().items():
             if "tofu" in one.reads:
-                known.setdefault(name, JudgedMetric(name, name, "other", name, one.high_means))
+                key = _KEYS.get(name, name)
+                own = JudgedMetric(key, name, "other", name, one.high_means)
+                known = {key: own, name: own} | known
     if unknown := [name for name in asked if name not in known]:
         raise InputError(
             f"no metric {unknown[0]!r} to judge; known: {', '.join(CATALOGUE)}, and every metric "

@@ -90,6 +90,7 @@ from lensaudit.sweep.plan import (
     UnitConditions,
     make_plan,
     planned_or_why,
+    rater_files,
     read_plan,
     relearned_rows,
     relearning_of,
@@ -100,8 +101,13 @@ from lensaudit.sweep.upkeep import retry
 from lensaudit.text import digest
 from lensaudit.turns import alone
 
-_PLACES = ("data", "forget", "holdout", "retain_set", "classifier")
-"""Conditions that may name a file or folder; another's text is no place, whatever lies here."""
+_PLACES = ("data", "forget", "holdout", "retain_set")
+"""Conditions that may name rows on this disk; another's text is no place, whatever lies here."""
+
+
+def _what_it_is(model: Target) -> str:
+    """Weights tell models apart in their roles, or where they come from."""
+    return model.weights or digest(model.identity)
 
 
 def _content(value: Any) -> Any:
@@ -167,14 +173,15 @@ class MetaRun:
         variant, how = VARIANTS[attack.attack] if attack else "base", dict[str, Any]()
         if variant == RELEARNED:
             rows = _content(relearned_rows(conditions, conditions.relearn_on))
-            how = asdict(relearning_of(conditions)) | {"rows": rows}
+            how = asdict(relearning_of(conditions, self.targets[self.full])) | {"rows": rows}
+        rater = rater_files(conditions.classifier) or conditions.classifier
         sweep = make_plan(
             self.out / SWEEP,
             [self.targets[name] for name in names],
             anchors={role: self.targets[getattr(self, role)] for role in ANCHORS},
             variants=(variant,),
             conditions=conditions,
-            data=digest([_content(getattr(conditions, one)) for one in _PLACES]),
+            data=digest([*(_content(getattr(conditions, one)) for one in _PLACES), rater]),
             attacks={variant: how} if attack else {},
         )
         own = [unit for unit in sweep.units if unit.variant == variant]
@@ -503,7 +510,7 @@ def _prepared(
     metrics = tuple(judged(settings.metrics))
     roles: Mapping[ModelRole, Sequence[str]] = {**asked, "full": [full], "retain": [retain]}
     check_roles(
-        InRole(role, one, digest(targets[one].identity) if measuring else one)
+        InRole(role, one, _what_it_is(targets[one]) if measuring else one)
         for role, some in roles.items()
         for one in some
     )

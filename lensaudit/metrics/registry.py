@@ -576,8 +576,12 @@ def no_rows(unscored: Mapping[int, str]) -> str:
 
 def no_retain(context: MetricContext, name: str) -> str:
     """Why a metric that compares with the retain model has no value."""
-    lacking = "no retain reference; name one with --retain-log or --retain"
-    return f"the retain log has no {name}" if context.retain else lacking
+    named = _need_with(name, context.options)
+    if context.retain:
+        return f"the retain log has no {named}"
+    # with options it may be there, and have the plain metric alone
+    which = "" if named == name else f" with {named}"
+    return f"no retain reference{which}; name one with --retain-log or --retain"
 
 
 def _finite(record: Record) -> bool:

@@ -158,7 +158,7 @@ def in_role(role: ModelRole, *models: Checkpoint) -> list[InRole]:
 
 def place_of(role: ModelRole, spec: ModelSpec) -> InRole:
     """A model in a role, by weights if it lies in a folder; the Hub is not asked for any."""
-    if spec.local is not None and (spec.adapter is None or spec.adapter.local is not None):
+    if spec.is_here:
         return in_role(role, open_checkpoint(spec, allow_packed=True))[0]
     beside = spec.adapter and [spec.adapter.repo, spec.adapter.revision]
     return InRole(role, spec.name, digest([spec.repo, spec.revision, beside]))

@@ -24,6 +24,8 @@ from lensaudit.models.wrappers import bare
 
 ROTATIONS = ("default", "linear", "llama3", "yarn")
 """Rotary embeddings of a position that do not depend on how long the sequence is."""
+OTHER_ATTENTION = ("qk_layernorm", "reorder_and_upcast_attn")
+"""Settings of a configuration under which attention is another: StableLM's, Phi's and GPT-2's."""
 
 
 @dataclass(frozen=True)
@@ -278,6 +280,18 @@ class Decoder:
         return read_out(self.unembed(self.ln_final(resid)), self.config)
 
 
+def unverified(architecture: str, config: Any) -> str | None:
+    """Why a model of this configuration is not swept; None: it may be."""
+    config = config.get_text_config()
+    kinds = [rope.get("rope_type", "default") for rope in ropes_of(config)]
+    odd = [
+        *([] if architecture in FAMILIES else [architecture]),
+        *(f"{kind} rotary embeddings" for kind in kinds if kind not in ROTATIONS),
+        *(f"attention with {one}" for one in OTHER_ATTENTION if getattr(config, one, False)),
+    ]
+    return f"the sweep is not verified on {odd[0]}" if odd else None
+
+
 def decoder_of(model: TransformerBridge) -> Decoder:
     """The bare modules under a bridge.
 
@@ -286,12 +300,9 @@ def decoder_of(model: TransformerBridge) -> Decoder:
     """
     hf: Any = model.original_model
     name = type(hf).__name__
-    if name not in FAMILIES:
-        raise NotSweepable(f"the sweep is not verified on {name}")
+    if why := unverified(name, hf.config):
+        raise NotSweepable(why)
     parts, config = FAMILIES[name], hf.config.get_text_config()
-    kinds = [rope.get("rope_type", "default") for rope in ropes_of(config)]
-    if odd := [kind for kind in kinds if kind not in ROTATIONS]:
-        raise NotSweepable(f"the sweep is not verified on {odd[0]} rotary embeddings")
     trunk = attrgetter(parts.trunk)(hf)
     layers = enumerate(getattr(trunk, parts.layers))
     return Decoder(
@@ -347,9 +358,8 @@ def _mlp(mlp: Any, parts: Parts) -> tuple[Projection | None, Projection, Project
 
 
 def _attention(attention: Any, at: int, parts: Parts, config: Any) -> Attention:
-    odd = ("sinks", "q_layernorm", *(() if parts.qk_norm else _QK_NORM))
-    upcast = ["reorder_and_upcast_attn"] * getattr(attention, "reorder_and_upcast_attn", False)
-    if found := [*(name for name in odd if hasattr(attention, name)), *upcast]:
+    odd = ("sinks", *(() if parts.qk_norm else _QK_NORM))
+    if found := [name for name in odd if hasattr(attention, name)]:
         raise NotSweepable(f"the sweep is not verified on attention with {found[0]}")
     n_heads = config.num_attention_heads
     d_head = getattr(attention, "head_dim", None) or config.hidden_size // n_heads

@@ -79,6 +79,11 @@ class ModelSpec:
     """Another checkpoint that a document calls by this alias."""
 
     @property
+    def is_here(self) -> bool:
+        """Whether checkpoint and adapter lie in folders; the Hub is not asked for any."""
+        return self.local is not None and (self.adapter is None or self.adapter.local is not None)
+
+    @property
     def alias(self) -> dict[str, str]:
         """The meaning of a short name, for a manifest: here, and in another document."""
         said = {"alias_of": self.alias_of, "elsewhere": self.elsewhere}

@@ -132,11 +132,17 @@ def rows_to_fit(
         if n_here := len(_paired(e, places)):
             n += n_here if len(chosen) % HELD_OUT else 0
             chosen.append(e)
+    if not encoded:
+        raise InputError(
+            "alignment: no rows are left to fit a map on, as every row was left out, or shares an "
+            "author with the forget set or with the facts for validity; name rows of other "
+            "authors with --align-data"
+        )
     if not chosen:
         raise InputError(
-            "alignment: no rows are left to fit a map on, as every row shares an author with "
-            "the forget set or with the facts for validity; name rows of other authors with "
-            "--align-data"
+            f"alignment: the source can be fitted on none of {len(encoded)} neutral rows: they "
+            "are longer than its context, or none of its tokens ends where one of full does; name "
+            "others with --align-data"
         )
     if n < (wanted := FEWEST_TOKENS_PER_DIM * width):
         raise InputError(

@@ -29,6 +29,7 @@ from lensaudit.patching.score_cache import AnswerCache, answer_key, prompt_key
 from lensaudit.patching.session import Session
 from lensaudit.progress import Plan, Progress
 from lensaudit.results.kinds.patch import Answer, InType, Outputs, Told, Way
+from lensaudit.scores.intervals import typical_size
 
 _CUT = f"the thought was cut at {ANSWER_TOKENS} tokens"
 ASKED_AT_ONCE = 64
@@ -140,6 +141,8 @@ class DirectQuestions:
             for role, ones in heard.items()
         }
         own, texts, n = given["source"][0], self.answers(source), len(clear)
+        groups = [row.group for row in self.facts if row.idx in own]
+        each = typical_size(groups)
 
         def shares(ways: Collection[Way]) -> Outputs:
             """Facts given away in one of these ways; of several models the mean."""
@@ -147,11 +150,12 @@ class DirectQuestions:
                 role: [sum(not found.isdisjoint(ways) for found in one.values()) for one in ones]
                 for role, ones in given.items()
             }
-            return Outputs(n=n, **{role: sum(own) / len(own) / n for role, own in counts.items()})
+            found = {role: sum(own) / len(own) / n for role, own in counts.items()}
+            return Outputs(n=n, per_author=each, **found)
 
         return Told(
             **vars(shares(tuple(texts))),
-            n_groups=len({row.group for row in self.facts if row.idx in own}),
+            n_groups=len(set(groups)),
             ways={way: shares((way,)) for way in texts},
             dtype=self.session.settings.dtype,
             types=self.in_types(source),
@@ -168,11 +172,12 @@ class DirectQuestions:
     def in_types(self, source: Checkpoint) -> dict[str, InType]:
         """What a source says in the other types of numbers that memory holds it in.
 
-        A type in which its logits overflow is none that it could be used in.
+        A type in which its logits overflow is none that it could be used in. None where the source
+        can read no row.
         """
         session, found = self.session, dict[str, InType]()
         rows = session.token_match(source, session.encoded).rows
-        for dtype in self.types(source):
+        for dtype in self.types(source) if rows else ():
             apart = session.apart(dtype=dtype)
             asked = DirectQuestions(apart, self._prompts, self._stops, self._kept(source).known)
             try:

@@ -55,7 +55,7 @@ from lensaudit.results.kinds.patch import (
 from lensaudit.scores.alignment import relative_distance, times_apart
 from lensaudit.scores.depth import DepthScore, depth_score, mean_if_any
 from lensaudit.scores.estimate import Estimate
-from lensaudit.scores.intervals import clustered_ratio
+from lensaudit.scores.intervals import clustered_ratio, typical_size
 from lensaudit.settings import Positions
 from lensaudit.verdict.thresholds import ALIGN_FROM, STRONG_LAYER, VALIDITY_NEEDED_FROM
 
@@ -320,6 +320,9 @@ class _Examination:
             return "not asked for (--align none)"
         if align == "auto" and misfit is None and (outcome.uds or 0.0) < ALIGN_FROM:
             return f"{NOT_NEEDED}: UDS is below {ALIGN_FROM:g}"
+        if not self._matched(source):
+            lost = self.session.token_match(source, self.session.encoded).unscored
+            return next(iter(lost.values()))
         try:
             for one in (source, self.session.full, *self.retains.values()):
                 if (place := (one.weights, source.d_model)) not in self.maps:
@@ -439,15 +442,18 @@ class _Examination:
     def _depth(self, s1: Drops, s2: Drops) -> DepthScore:
         return depth_score(s1, s2, tau=self.settings.tau)
 
-    def _outputs(self, source: Checkpoint) -> Outputs:
-        """From the models' own logits on the forget set."""
+    def _outputs(self, source: Checkpoint) -> Outputs | None:
+        """From the models' own logits on the forget set; None where the source reads none of it."""
         session, rows = self.session, self.session.encoded
         own = session.token_match(source, rows).rows
+        if not own:
+            return None
         asked = ((session.full, rows), (session.retain, rows), (source, own))
         full, retain, said = (
             float(session.answers(model, them)[1].double().mean()) for model, them in asked
         )
-        return Outputs(source=said, full=full, retain=retain, n=len(own))
+        each = typical_size([e.group for e in own])
+        return Outputs(source=said, full=full, retain=retain, n=len(own), per_author=each)
 
     def _validity(self, source: Checkpoint, s2: Drops) -> Validity:
         n, enough = len(self.readable[source.weights]), self._enough(source)

@@ -20,7 +20,8 @@ from lensaudit.models.bridge import (
     unembedded,
     user_hooks,
 )
-from lensaudit.models.decoder import VERIFIED, Decoder, NotSweepable, decoder_of
+from lensaudit.models.checkpoint import Checkpoint, config_of
+from lensaudit.models.decoder import Decoder, NotSweepable, decoder_of, unverified
 from lensaudit.models.sizes import sizes_of
 from lensaudit.patching import oracle
 from lensaudit.patching.options import Engine, ResolvedSettings
@@ -135,11 +136,12 @@ def check_component(model: TransformerBridge, example: Encoded, settings: Resolv
 
 
 def planned_engine(
-    architecture: str, settings: ResolvedSettings, notice: Callable[[str], None]
+    full: Checkpoint, settings: ResolvedSettings, notice: Callable[[str], None]
 ) -> Engine:
-    """The engine asked for; the oracle, with a notice, on an architecture not verified."""
-    if settings.engine == "sweep" and architecture not in VERIFIED:
-        notice(f"the sweep is not verified on {architecture}; one pass per layer is used instead")
+    """The engine asked for; the oracle, with a notice, where `full` may not be swept."""
+    why = unverified(full.architecture, config_of(full))
+    if settings.computed_with == "sweep" and why is not None:
+        notice(f"{why}; one pass per layer is used instead")
         return "oracle"
     return settings.engine
 

@@ -187,8 +187,8 @@ class ScoreCache(KeptByContent):
         self, encoded: Sequence[Encoded], layers: Sequence[int]
     ) -> Float[Tensor, "batch layer"]:
         """Baseline minus patched, nats per token; NaN where no score was asked for."""
-        entries = [self.known[example_hash(e)] for e in encoded]
-        rows = [[entry.delta(at) for at in layers] for entry in entries]
+        entries = map(self.entry, encoded)
+        rows = [[one.delta(at) if one else math.nan for at in layers] for one in entries]
         return torch.tensor(rows, dtype=torch.float64).reshape(len(encoded), len(layers)).float()
 
     def add(self, scored: Sequence[tuple[Encoded, ScoreEntry]]) -> None:

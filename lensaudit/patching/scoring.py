@@ -132,7 +132,7 @@ def compute(session: Session) -> None:
         WorkError: an activation or a score is not finite.
     """
     full, rows = session.full, session.encoded
-    _use(session, planned_engine(full.architecture, session.settings, session.notice))
+    _use(session, planned_engine(full, session.settings, session.notice))
     if not session.incomplete():
         return
     _streams(session)  # cached before `full` is loaded
@@ -232,6 +232,11 @@ def as_lens(session: Session) -> Session:
     return session.under(score="lens", profile="full")
 
 
+def as_run(session: Session) -> Session:
+    """The session with the engine that a run would take: its scores are kept under that."""
+    return session.under(engine=planned_engine(session.full, session.settings, unheard))
+
+
 PREFLIGHT_PASSES = 4
 """Forward passes of `full` on the longest example; as many in which sweep and oracle are compared,
 both in `patching.preflight`."""
@@ -248,7 +253,8 @@ def plan_of(
         n_more: rows that are scored beside the sources'.
         asking: what the models are asked beside it.
     """
-    rows, settings, encoded = n_missing(session), session.settings, session.encoded
+    session, rows = as_run(session), n_missing(session)
+    settings, encoded = session.settings, session.encoded
     of_source: tuple[Positions, Kept] = settings.positions_replaced, kept_as(settings.part)
     caches = []
     for weights, checkpoint in session.patched_in().items():
@@ -308,8 +314,7 @@ def _placement(session: Session, n_rows: int, n_caches: int) -> str:
 
 def n_missing(session: Session) -> dict[str, int]:
     """Rows still to be scored, by source; all layers where the KE layers are not known yet."""
-    engine = planned_engine(session.full.architecture, session.settings, unheard)
-    kept, fresh = session.planning(engine=engine), session.settings.fresh
+    kept, fresh = as_run(session).planning(), session.settings.fresh
     wanted = kept.wanted()
     return {
         one: sum(

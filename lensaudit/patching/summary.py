@@ -33,14 +33,14 @@ from lensaudit.patching.outcome import (
     layer_cells,
     summary_of,
 )
-from lensaudit.patching.scoring import compute, outcomes_of, plan_of, score_lens, scored
+from lensaudit.patching.scoring import as_run, compute, outcomes_of, plan_of, score_lens, scored
 from lensaudit.patching.session import Session
 from lensaudit.patching.sources import NO_OTHER, CachedSource, others_of
 from lensaudit.progress import Plan
 from lensaudit.results.kinds.patch import Examined, KeptDepth, Outputs
 from lensaudit.results.roles import check_roles
 from lensaudit.scores.depth import depth_score, over_erasure
-from lensaudit.scores.intervals import clustered_mean, difference_of
+from lensaudit.scores.intervals import clustered_mean, difference_of, typical_size
 from lensaudit.settings import COUNTERFACTUAL
 from lensaudit.verdict.attacks import SCALE
 
@@ -221,7 +221,7 @@ def planned(session: Session) -> Plan:
     if neutral is not None:
         return plan_of(session, planned_controls(session, neutral), asking=asking)
     others = others_of(session.full, session.encoded, session.examples)
-    scores = session.planning().scores(others.key)
+    scores = as_run(session).planning().scores(others.key)
     n_more = sum(len(layers if settings.fresh else scores.missing(e, layers)) for e in others.rows)
     told = f"anchor: {COUNTERFACTUAL}, full's own stream of another question"
     return plan_of(session, told, n_more, asking)
@@ -317,7 +317,12 @@ def _beside_others(session: Session) -> list[Summarised]:
             anchor=COUNTERFACTUAL,
             spans=spans_of(session.examples),
             scale=SCALE,
-            outputs=Outputs(source=own[one.source], full=full["full"], n=len(rows)),
+            outputs=Outputs(
+                source=own[one.source],
+                full=full["full"],
+                n=len(rows),
+                per_author=typical_size([e.group for e in rows]),
+            ),
             told=told,
         )
         found = one.rows() if told is None else told.beside(one.rows())

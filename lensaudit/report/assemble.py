@@ -27,12 +27,12 @@ from lensaudit.report.shelf import (
 from lensaudit.results.kinds.eval import EvaluationResult, answers_in
 from lensaudit.results.kinds.meta import Aggregate
 from lensaudit.results.kinds.patch import PatchRun, Texts, is_filled, read_patch
-from lensaudit.results.locate import COLLECTED, WANTED, Found, LeftOut, locate
+from lensaudit.results.locate import WANTED, Found, LeftOut, locate, missing_in
 from lensaudit.results.manifest import AUDIT_MANIFEST, NOT_ASKED, signed_object
 from lensaudit.results.reading import part
 from lensaudit.settings import COUNTERFACTUAL
 from lensaudit.verdict.collect import Model, Verdicts
-from lensaudit.verdict.decide import BADNESS, Word
+from lensaudit.verdict.decide import Word
 from lensaudit.verdict.rows import facts_of_run, shared
 from lensaudit.verdict.views import read_calibration
 
@@ -254,9 +254,7 @@ def assemble(
     found, left = locate(paths)
     given = {e.idx: Texts(**{**e.asked, "group": str(e.group)}) for e in examples}
     document = Document(Verdicts(read_calibration()), title, left_out=left)
-    for whole in {path / COLLECTED for path in paths}:
-        if whole.exists():
-            document.missing |= part(signed_object(whole), "missing")
+    document.missing = {unit: why for _, unit, why in missing_in(paths)}
     known = {one.path.resolve(): one for one in read}
     for one in found:
         try:
@@ -327,12 +325,7 @@ def distinct(
         runs: in the order they were found, which is kept.
         judged: what they came to; a headline counts the worst.
     """
-    bad = {
-        one.run.folder: BADNESS.index(one.verdict.code)
-        for model in judged
-        for one in model.judged
-        if one.run
-    }
+    bad = {one.run.folder: one.rank for model in judged for one in model.judged if one.run}
     order = sorted(runs, key=lambda one: str(one.manifest.get("finished", "")))
     kept = {_asked(run): run for run in sorted(order, key=lambda one: -bad.get(one.folder, 0))}
     pairs = [(run, kept[_asked(run)]) for run in runs]

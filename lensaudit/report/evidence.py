@@ -16,11 +16,11 @@ from lensaudit.report.shelf import ANCHORS, NO_LIMITS, PageModel
 from lensaudit.results.kinds.patch import PatchRun, Texts
 from lensaudit.results.sentences import by_root
 from lensaudit.scores.estimate import Estimate
-from lensaudit.scores.intervals import share_of
+from lensaudit.scores.intervals import clustered_share
 from lensaudit.verdict.collect import Keeps, Model
 from lensaudit.verdict.decide import Evidence, Word
 from lensaudit.verdict.thresholds import CALIBRATED_WITHIN
-from lensaudit.verdict.views import GROUPS, NOT_TRIED, QUESTIONS, View, hundredths
+from lensaudit.verdict.views import GROUPS, NOT_TRIED, QUESTIONS, View, hundredths, rows_each
 
 
 @dataclass(frozen=True)
@@ -360,7 +360,8 @@ def _cell(column: TableColumn, views: Sequence[View]) -> Cell | None:
         bits = next((one.number for one in views if one.name == "bits" and one.number), None)
         of = next((one.shown.partition(" of ")[2] for one in views if one.name == "bits"), "bits")
         beside = () if bits is None else (f"{hundredths(bits.point)} of {of}", *limits(bits))
-        return Cell(f"p {view.chance:.2g}", beside, view.chance, view.says, view.told)
+        text = f"p {view.chance:.2g}" if view.control is None else "undecided"
+        return Cell(text, beside, view.chance, view.says, view.told)
     if number is None:
         return Cell("–", (view.reason,), None, view.says, view.told)
     plain = view.name == column.views[0] or column.id == "weakest"
@@ -413,8 +414,8 @@ def _beside_full(first: Keeps, *others: Keeps) -> Cell:
 def _anchors(models: Mapping[str, PageModel], first: Sequence[PatchRun]) -> Iterator[ModelRow]:
     """`full` and `retain` of the first condition, once each, with what they read and say."""
     says = {
-        "says": next((run.outputs for run in first if run.outputs), None),
-        "told": next((run.told.outputs for run in first if run.told), None),
+        "says": [(run.outputs, run.n_groups) for run in first],
+        "told": [(run.told.outputs, run.told.n_groups) for run in first if run.told],
     }
     inside = bool(first and first[0].scale)
     for wanted, role in enumerate(ANCHORS[:1] if inside else ANCHORS):
@@ -432,10 +433,12 @@ def _anchors(models: Mapping[str, PageModel], first: Sequence[PatchRun]) -> Iter
             same_runs = (one.estimate for one in first if one.weights in same and not off)
             own = (limits(one) for one in same_runs if abs(one.point - value) < SAME_DEPTH)
             cells["inside" if inside else "uds"] = Cell(hundredths(value), next(own, (why,)), value)
-        for column, one in says.items():
+        for column, pairs in says.items():
+            one, n_authors = next((pair for pair in pairs if pair[0]), (None, 0))
             known = None if one is None else {"full": one.full, "retain": one.retain}[role]
             if one and one.n and known is not None:
-                share = share_of(known * one.n, one.n)  # of several models a mean: no whole count
+                each = rows_each(one.n, n_authors, one.per_author)
+                share = clustered_share(known * one.n, one.n, each)  # of several models a mean
                 cells[column] = Cell(hundredths(share.point), limits(share), share.value)
         at = None if weights is None else list(models).index(weights)
         label = str(name) if weights is None else models[weights].label

@@ -107,7 +107,7 @@ def models_of(
     shown, manifests, found = told_names(names, folders), count(len(runs)), {}
     for weights, name in names.items():
         row, run, spec = rows.get(name), evals.get(weights), shipped().get(name)
-        end = verdicts.end(weights, name)
+        end = verdicts.end(weights if weights in folders else name, name)
         role = ROLES[end] if end else spec and spec.role
         method = spec.method if spec else method_in(Path(name))
         known = None if role in ANCHORS else measured.get(weights)

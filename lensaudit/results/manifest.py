@@ -163,14 +163,15 @@ def _lasting(made: Path | Mapping[str, Any]) -> dict[str, Any] | None:
     return None
 
 
-def renew(folder: Path, files: Iterable[str], name: str = MANIFEST) -> None:
-    """Let the manifest of `folder` answer for files that were written again since."""
+def renew(folder: Path, files: Iterable[str], name: str = MANIFEST, **inputs: str) -> None:
+    """Let the manifest of `folder` answer for files that were written since, from more `inputs`."""
     path = folder / name
     if path.exists():
         content = json_object(path)
-        marks = {**(content.get("files") or {}), **_marks(folder, files)}
-        if marks != content.get("files"):
-            write_json(path, signed({**content, "files": marks}))
+        marks = {**part(content, "files"), **_marks(folder, files)}
+        now = {**content, "files": marks, "inputs": {**part(content, "inputs"), **inputs}}
+        if now != content:
+            write_json(path, signed(now))
 
 
 def manifests_of(place: Path) -> list[str]:

@@ -67,6 +67,20 @@ def ends_in(manifest: Mapping[str, Any]) -> list[InRole]:
     return [] if _ends.get() else [one for one in roles_in(manifest) if one.role in ENDS]
 
 
+UNATTACKED = "-unattacked"
+"""Ends the name of an anchor that stands beside what an attack of a sweep made of it."""
+
+
+def attacked_ends_in(manifest: Mapping[str, Any]) -> Iterator[str]:
+    """Weights of the model of a manifest that a sweep made of an anchor, by an attack."""
+    models, options = roles_in(manifest), part(manifest, "options")
+    beside = {one.name for one in models if one.role in ENDS}
+    beside |= {str(options.get(role)) for role in ENDS}  # where an evaluation names them
+    for one in (*models, model_in(manifest, "model")):
+        if one.weights and f"{one.name}{UNATTACKED}" in beside:
+            yield one.weights
+
+
 def clash(models: Iterable[InRole]) -> str | None:
     """Two models with the same weights in roles that exclude each other; None: no two.
 

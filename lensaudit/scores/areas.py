@@ -27,13 +27,13 @@ def auc_limits(knows: Values, forgot: Values) -> Estimate:
     return area_limits(estimate, len(knows), len(forgot))
 
 
-def area_limits(estimate: float, n_knows: int, n_forgot: int) -> Estimate:
+def area_limits(estimate: float, n_knows: int, n_forgot: int, *, level: float = 0.95) -> Estimate:
     """Limits of an area for this many independent members of each pool; see `auc_limits`.
 
     >>> round(area_limits(1.0, 5, 5).low, 3)  # the lower root of (1 - A)^2 = z^2 var(A)
     0.643
     """
-    return _newcombe(estimate, n_knows, n_forgot, float(ndtri(0.975)))
+    return _newcombe(estimate, n_knows, n_forgot, float(ndtri((1 + level) / 2)))
 
 
 def clustered_auc_limits(

@@ -171,7 +171,7 @@ def _pairing_p(
         return 1.0
     share = gamma**2 / (1 + gamma**2)
     if len(gains) <= 12:
-        signs = np.array(list(product((1.0, -1.0), repeat=len(gains))))
+        signs = 1.0 - 2 * (np.arange(2 ** len(gains))[:, None] >> np.arange(len(gains)) & 1)
         weights = np.where(signs > 0, share, 1 - share).prod(1)
     else:
         signs = np.where(generator.random((N_DRAWS // 10, len(gains))) < share, 1.0, -1.0)

@@ -1,10 +1,16 @@
 """How much more often do rows come out of one model than of another?"""
 
-from collections import Counter
 from collections.abc import Hashable, Sequence
 
 from lensaudit.scores.estimate import Estimate
-from lensaudit.scores.intervals import FEWEST_GROUPS, Values, clustered_mean, column, exact_excess
+from lensaudit.scores.intervals import (
+    FEWEST_GROUPS,
+    Values,
+    clustered_mean,
+    column,
+    exact_excess,
+    typical_size,
+)
 
 
 def clustered_excess(
@@ -24,8 +30,6 @@ def clustered_excess(
     """
     mine, its = column(own, groups), column(others, groups)
     paired = clustered_mean(mine - its, groups, bounds=(-1.0, 1.0), unit=unit)
-    sizes = Counter(groups).values()
-    if paired.ends is not None or len(sizes) < FEWEST_GROUPS:
+    if paired.ends is not None or len(set(groups)) < FEWEST_GROUPS:
         return paired
-    typical = sum(size * size for size in sizes) / len(mine)
-    return exact_excess(float(mine.sum()), float(its.sum()), len(mine), typical)[0]
+    return exact_excess(float(mine.sum()), float(its.sum()), len(mine), typical_size(groups))[0]

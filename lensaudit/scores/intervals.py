@@ -9,6 +9,7 @@ limits of Clopper and Pearson (1934).
 """
 
 import math
+from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -286,6 +287,15 @@ def share_of(k: float | int, n: float | int) -> Estimate:
     return Estimate.within(k / n, ends, one_sided, n=round(n))
 
 
+def typical_size(groups: Sequence[Hashable]) -> float:
+    """Rows of the group that a row is of, in the mean (Kish 1965): of equal groups what each has.
+
+    >>> typical_size("aabb"), typical_size("aaab"), typical_size("")
+    (2.0, 2.5, 0.0)
+    """
+    return sum(size * size for size in Counter(groups).values()) / max(1, len(groups))
+
+
 def worth(n: int, typical: float | int) -> float:
     """Independent rows that `n` are worth, where a row's group has `typical` of them.
 
@@ -293,6 +303,17 @@ def worth(n: int, typical: float | int) -> float:
     (25.454545454545453, 56.0)
     """
     return n / (1 + (max(typical, 1.0) - 1) * END_CORRELATION)
+
+
+def clustered_share(k: float | int, n: int, typical: float | int) -> Estimate:
+    """K of n with the exact limits of the rows that n are `worth` (Korn and Graubard 1998).
+
+    >>> found, alone = clustered_share(14, 56, typical=7), share_of(14, 56)
+    >>> found.value, found.low < alone.low < alone.high < found.high
+    (0.25, True)
+    """
+    rows = max(1.0, worth(n, typical))
+    return replace(share_of(rows * (k / n), rows), value=k / n, n=n)
 
 
 def excess_of(own: Estimate, other: Estimate) -> Estimate:
@@ -330,7 +351,7 @@ def exact_excess(
     """
     rows = max(1.0, worth(n, typical))
     mine, its = rows * (k / n), rows * (other_k / n)
-    found = excess_of(share_of(mine, rows), share_of(its, rows))
+    found = excess_of(clustered_share(k, n, typical), clustered_share(other_k, n, typical))
     whole, most, least = (
         math.floor(rows + TINY),
         math.floor(mine + TINY),

@@ -9,6 +9,7 @@ from rich.table import Table
 
 from lensaudit.errors import InputError
 from lensaudit.report.shelf import labelled, labels
+from lensaudit.results.kinds.know import KnowRecord
 from lensaudit.results.kinds.patch import PatchSummary
 from lensaudit.results.owner import comparison_in
 from lensaudit.results.reading import csv_rows
@@ -189,9 +190,10 @@ def of_runs(
 
 
 def of_audit(results: "Sequence[AuditResult]") -> Iterator[Part]:
-    """Depths of audited models, who has what, what each keeps, and one table of all at the end."""
+    """Depths and their differences, who has what, what each model keeps, and a table of all."""
     sentences = [one.verdict.sentence for one in results]
-    yield from depths([one.record for one in results], sentences=sentences)
+    pairs = comparison_of([one.patch for one in results])
+    yield from depths([one.record for one in results], pairs, sentences)
     for one in results:
         if one.association is not None:
             yield one.association.headline
@@ -256,7 +258,7 @@ def _said_and_held(
             WORDS[one.word][0],
             *(number(one.metrics[name]) for name in metrics),
             says(one.record, "source"),
-            f"{one.association.p:.2g}" if one.association else "",
+            _matched(one.association),
             f"{number(one.value)} {brackets(one.record.estimate.limits(), digits=2)}",
         )
         for one in sorted(results, key=lambda one: one.value or 0.0)
@@ -265,6 +267,13 @@ def _said_and_held(
     shown = table(title, columns, [*compared, (), *rows], left=columns[:2])
     shown.box, shown.pad_edge, shown.padding = SIMPLE_HEAD, False, (0, 1, 0, 0)
     return shown
+
+
+def _matched(run: KnowRecord | None) -> str:
+    """P of who has what, where no control refuses it: a small p alone is no finding."""
+    if run is None:
+        return ""
+    return "undecided" if run.undecided else f"{run.p:.2g}"
 
 
 def collateral(summaries: Sequence[PatchSummary]) -> Iterator[Part]:

@@ -251,6 +251,9 @@ def _notes(sweep: Sweep, done: Results) -> Iterator[str]:
         kinds = sorted({str(result[column]) for result in done.values()})
         if len(kinds) > 1:
             yield f"units were measured with different {column}: {', '.join(kinds)}"
+    for unit, result in done.items():
+        if (remark := result.get("remark")) is not None:
+            yield f"{unit.label}: {remark.partition('; ')[0]}"  # no option of a sweep
     if others := strangers(sweep):
         yield (
             f"{len(others)} results of another plan are not collected; "

@@ -12,13 +12,15 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from lensaudit import __version__
+from lensaudit.attacks.embedded import of_embedded_family
 from lensaudit.attacks.settings import Relearning, relearning_for
 from lensaudit.auditing.question import own_data
 from lensaudit.data.suites import DEMO_DATA
 from lensaudit.data.tofu import DEMO as DEMO_ROWS
 from lensaudit.errors import InputError
 from lensaudit.files import make_folder, read_json, write_json
-from lensaudit.models.checkpoint import open_checkpoint
+from lensaudit.models.checkpoint import Checkpoint, open_checkpoint
+from lensaudit.models.hashing import file_sha256
 from lensaudit.models.registry import DEMO, ModelSpec
 from lensaudit.results.reading import checked, part
 from lensaudit.results.roles import ModelRole
@@ -65,11 +67,30 @@ class Target:
     """Content hash; None for a Hub checkpoint, whose files name their own hashes."""
     adapter: str | None = None
     """Folder or `repo@revision` of a LoRA adapter on it."""
+    tokenizer: str | None = None
+    """Content hash with that of the chat template, as `weights`."""
 
     @property
     def identity(self) -> list[str | None]:
         """What decides its numbers: content where that is known, else where it comes from."""
-        return [self.weights] if self.weights else [self.repo, self.revision, self.adapter]
+        held = [self.weights, self.tokenizer]
+        return held if self.weights else [self.repo, self.revision, self.adapter]
+
+    def check(self, opened: Checkpoint) -> None:
+        """Refuse another checkpoint than the planned one, where its content was planned.
+
+        Raises:
+            InputError: its weights, its tokenizer or its chat template are others.
+        """
+        for what, planned, found in (
+            ("other weights", self.weights, opened.weights),
+            ("another tokenizer or chat template", self.tokenizer, opened.tokenizer),
+        ):
+            if planned not in (None, found):
+                raise InputError(
+                    f"{self.name}: {opened.folder} holds {what} than when the plan was made; plan "
+                    "again, in another folder"
+                )
 
     def entry(self, folder: Path | None = None) -> dict[str, Any]:
         """Row of the target in a registry file; `folder` is where its files are by now."""
@@ -256,8 +277,8 @@ def make_plan(
     )
 
 
-def target_of(spec: ModelSpec, weights: str | None) -> Target:
-    """Record of a checkpoint in a plan."""
+def target_of(spec: ModelSpec, opened: Checkpoint | None) -> Target:
+    """Record of a checkpoint in a plan; `opened` where its content is known."""
     inner = spec.adapter
     return Target(
         name=_name_of(spec),
@@ -266,15 +287,15 @@ def target_of(spec: ModelSpec, weights: str | None) -> Target:
         role=spec.role,
         method=spec.method,
         is_folder=spec.local is not None,
-        weights=weights,
+        weights=opened and opened.weights,
+        tokenizer=opened and opened.tokenizer,
         adapter=inner and str(inner.local or f"{inner.repo}@{inner.revision}"),
     )
 
 
 def planned(spec: ModelSpec) -> Target:
     """A checkpoint of the plan; a folder's is opened and hashed, the Hub is not asked."""
-    local = spec.local is not None and (spec.adapter is None or spec.adapter.local is not None)
-    return target_of(spec, open_checkpoint(spec).weights if local else None)
+    return target_of(spec, open_checkpoint(spec) if spec.is_here else None)
 
 
 def planned_or_why(spec: ModelSpec) -> tuple[Target, str]:
@@ -367,10 +388,21 @@ def read_plan(root: Path) -> Sweep:
     return sweep
 
 
-def relearning_of(conditions: UnitConditions) -> Relearning:
-    """The published attack, or that of the embedded family where its data is asked."""
-    how = relearning_for(demo=conditions.data == DEMO_DATA)
+def relearning_of(conditions: UnitConditions, full: Target) -> Relearning:
+    """The published attack, or that of the embedded family, as in `lensaudit relearn`.
+
+    Args:
+        conditions: may name another rate.
+        full: of the family.
+    """
+    how = relearning_for(demo=of_embedded_family(full))
     return replace(how, lr=conditions.relearn_lr or how.lr)
+
+
+def rater_files(classifier: str | None) -> list[list[str]]:
+    """Name and content hash of every file in a classifier's folder; none where it is no folder."""
+    found = sorted(filter(Path.is_file, Path(classifier).glob("*.*"))) if classifier else ()
+    return [[one.name, file_sha256(one)] for one in found]
 
 
 def relearned_rows(asked: Questions, named: Place | None) -> str:

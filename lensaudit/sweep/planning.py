@@ -23,7 +23,6 @@ from lensaudit.groups import grouped
 from lensaudit.metrics.registry import ANNOTATED, ordered
 from lensaudit.models.checkpoint import open_checkpoint, place_of
 from lensaudit.models.device import resolve_device
-from lensaudit.models.hashing import file_sha256
 from lensaudit.models.likeness import check_same_shape
 from lensaudit.models.quantize import BLOCK
 from lensaudit.models.registry import DEMO as DEMO_NAMES
@@ -51,11 +50,13 @@ from lensaudit.sweep.plan import (
     COMMAND,
     VARIANTS,
     Sweep,
+    Target,
     UnitConditions,
     Variant,
     make_plan,
     planned,
     planned_or_why,
+    rater_files,
     relearned_rows,
     relearning_of,
 )
@@ -126,14 +127,15 @@ def plan_of(settings: PlanSettings, notice: Notice | None = None) -> Sweep:
     here = [open_checkpoint(one) for one in (*anchors.values(), *specs) if one.local is not None]
     if len(here) > 1:
         check_same_shape(*here, notice=notice)
+    ends = {role: planned(spec) for role, spec in anchors.items()}
     return make_plan(
         settings.out,
         [targets[one][0] for one in (*specs, *damaged)],
-        anchors={role: planned(spec) for role, spec in anchors.items()},
+        anchors=ends,
         variants=chosen,
         conditions=conditions,
         data=data_digest(conditions),
-        attacks=attacks_of(conditions, chosen),
+        attacks=attacks_of(conditions, chosen, ends["full"]),
     )
 
 
@@ -212,12 +214,9 @@ def data_digest(conditions: UnitConditions) -> str:
     found, named = _neutral(conditions), validity_data(conditions) or conditions.align_data
     # those of a known set come with it
     beside = [[one.asked for one in rows] for rows in (found.fit, found.validity) if named]
-    rater = list[list[list[str]]]()
-    if conditions.classifier and Path(conditions.classifier).is_dir():
-        files = sorted(filter(Path.is_file, Path(conditions.classifier).glob("*.*")))
-        rater = [[[one.name, file_sha256(one)] for one in files]]
     patched = [one.asked for one in _patched(conditions)]
-    return digest([splits, patched, PASS_VERSION, *beside, *rater])
+    rater = rater_files(conditions.classifier)
+    return digest([splits, patched, PASS_VERSION, *beside, *([rater] if rater else [])])
 
 
 def validity_data(conditions: UnitConditions) -> Place | None:
@@ -278,13 +277,15 @@ def _patched(conditions: UnitConditions) -> Sequence[Fact]:
     return forget_set(annotated, **cut) if annotated else ()
 
 
-def attacks_of(conditions: UnitConditions, variants: Sequence[Variant]) -> Mapping[str, Any]:
+def attacks_of(
+    conditions: UnitConditions, variants: Sequence[Variant], full: Target
+) -> Mapping[str, Any]:
     """The settings that make each variant, the relearned rows' content included."""
     found: dict[str, Any] = {"nf4": {"method": "nf4", "block": BLOCK}, "int8": {"method": "int8"}}
     if RELEARNED in variants:
         from lensaudit.training.rows import load_rows, rows_hash
 
-        how = relearning_of(conditions)
+        how = relearning_of(conditions, full)
         rows = load_rows(relearned_rows(conditions, conditions.relearn_on), part="forget")
         found[RELEARNED] = asdict(how) | {"formats": list(how.formats), "rows": rows_hash(rows)}
     return {one: found[one] for one in variants if one in found}

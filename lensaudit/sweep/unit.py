@@ -13,6 +13,7 @@ from pathlib import Path
 
 from lensaudit.association.calls import WHO_HAS_WHAT
 from lensaudit.attacks.relearn import RelearnJob
+from lensaudit.attacks.result import taught_nothing
 from lensaudit.attacks.rounding import RoundingJob
 from lensaudit.attacks.settings import Relearning
 from lensaudit.auditing.measuring import Steps, measure, who_has_what
@@ -28,7 +29,8 @@ from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import unheard
 from lensaudit.results.keyed import keyed_document
 from lensaudit.results.manifest import git_commit
-from lensaudit.results.roles import check_roles, ends_as_sources
+from lensaudit.results.reading import checked
+from lensaudit.results.roles import UNATTACKED, check_roles, ends_as_sources
 from lensaudit.settings import Anchors, Caches, Machine, NeutralRows, Questions, Rows, shared
 from lensaudit.sweep.attempts import CHECKPOINT, RESULT, finished, publish
 from lensaudit.sweep.plan import (
@@ -40,7 +42,6 @@ from lensaudit.sweep.plan import (
     Unit,
     UnitConditions,
     relearned_rows,
-    relearning_of,
 )
 from lensaudit.sweep.planning import (
     attacks_of,
@@ -90,6 +91,7 @@ def run_unit(sweep: Sweep, unit: Unit, obtain: Obtain, halvings: int, report: Re
     weights = manifest["inputs"]["model"]["weights"]
     if unit.variant == "base" and target["weights"] not in (None, weights):
         raise InputError(f"{unit.target}: its weights changed while it was measured")
+    remark = taught_nothing(work / CHECKPOINT) if unit.variant == RELEARNED else None
     publish(
         sweep,
         unit,
@@ -104,6 +106,7 @@ def run_unit(sweep: Sweep, unit: Unit, obtain: Obtain, halvings: int, report: Re
             "not_asked": not_asked,
             "seconds": round(time.monotonic() - started, 3),
             "git_commit": git_commit(),
+            **({} if remark is None else {"remark": remark}),
         },
     )
 
@@ -125,11 +128,7 @@ def stage(
     registry = write_json(work / "registry.json", entries)
     opened = {name: open_model(name, registry) for name in entries}
     for one in read:
-        if one.weights not in (None, opened[one.name].weights):
-            raise InputError(
-                f"{one.name}: {opened[one.name].folder} holds other weights than when the plan was "
-                "made; plan again, in another folder"
-            )
+        one.check(opened[one.name])
     check_roles([one for role in ANCHORS for one in in_role(role, opened[names[role]])])
     if unit.variant != "base":
         folder = attacked(
@@ -137,12 +136,12 @@ def stage(
             unit.variant,
             work / CHECKPOINT,
             device=conditions.device,
-            how=relearning_of(conditions),
+            how=checked(Relearning, sweep.attacks.get(unit.variant, {}), sweep.file),
             rows=relearned_rows(conditions, conditions.relearn_on),
         )
         for role, name in names.items():
             if name == target.name:  # the attacked anchor is not the anchor any more
-                names[role] = f"{name}-unattacked"
+                names[role] = f"{name}{UNATTACKED}"
                 entries[names[role]] = entries[name]
         # an adapter is merged into what was attacked
         entries[target.name] = replace(target, adapter=None).entry(folder)
@@ -170,7 +169,8 @@ def _check_rows(sweep: Sweep, unit: Unit) -> None:
         return
     asked = sweep.conditions
     attack = {one: how for one, how in sweep.attacks.items() if one == unit.variant}
-    now = [data_digest(asked), attacks_of(asked, (unit.variant,))]
+    full = sweep.by_name[sweep.anchors["full"]]
+    now = [data_digest(asked), attacks_of(asked, (unit.variant,), full)]
     if digest([sweep.data, attack]) != digest(now):
         raise InputError(
             f"{sweep.root}: the rows are others than when the plan was made; plan again, in "

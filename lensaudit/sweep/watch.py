@@ -280,7 +280,7 @@ def _audited(
     Where either is new, the curve is written.
     """
     folder = checkpoint.adapter or checkpoint.folder
-    target = replace(target_of(checkpoint.spec, checkpoint.weights), name=f"{_TARGET}{step}")
+    target = replace(target_of(checkpoint.spec, checkpoint), name=f"{_TARGET}{step}")
     anchors = [one.id for one in sweep.anchor_units()]
     unit = Unit(digest([step, target.identity, anchors]), target.name, "base")
     known = unit.id in sweep.by_id

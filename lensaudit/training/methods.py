@@ -302,7 +302,7 @@ def method_named(name: str) -> Method:
 
 
 def idle(settings: UnlearnSettings) -> dict[str, str]:
-    """Fields that were chosen and do nothing where the retain term has no weight -> why."""
+    """Rows and lines that were chosen and that the method does not read, and its term -> why."""
     try:
         method = method_named(settings.method)
     except InputError:  # said where the method is looked up
@@ -310,12 +310,15 @@ def idle(settings: UnlearnSettings) -> dict[str, str]:
     given = {name: getattr(settings, name) for name in ("alpha", "epsilon")}
     hyper = replace(method.hyper, **{name: one for name, one in given.items() if one is not None})
     chosen = {"retain_data": "--kept", "retain_loss": "--constant retain-loss"}
-    return {
+    found = {
         name: f"{flag}: {method.name} reads no rows to keep (alpha {hyper.alpha:g}); leave it out, "
         "or give --constant alpha=1"
         for name, flag in chosen.items()
         if getattr(settings, name) is not None and hyper.alpha == 0 and hyper.epsilon is None
     }
+    if settings.idk is not None and method.alternate != "idk":
+        found["idk"] = f"--set idk: {method.name} reads no lines of ignorance; leave it out"
+    return found
 
 
 def hyper_of(method: Method, given: Mapping[str, Any], *, n_layers: int) -> Hyper:

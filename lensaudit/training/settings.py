@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
-from lensaudit.settings import Device, Names, Option, Replaces, Section, Seed
+from lensaudit.settings import Device, Names, Needs, Option, Replaces, Section, Seed
 
 Formats = Literal["chat", "raw", "both"]
 Format = Literal["chat", "raw"]
@@ -77,7 +77,7 @@ class UnlearnSettings(Replaces, Names):
     section: ClassVar[Section] = "Training"
 
     def idle(self) -> Mapping[str, str]:
-        """Rows to keep, where the method reads none -> why; see `ask.acting`."""
+        """Rows and lines that the method does not read -> why; see `ask.acting`."""
         from lensaudit.training.methods import idle  # which reads these settings, and torch
 
         return idle(self)
@@ -106,7 +106,12 @@ class UnlearnSettings(Replaces, Names):
     ] = None
     out: Checkpoint
     epochs: Annotated[
-        float | None, Option("Passes over the forget rows. [default: the method's]", above=0)
+        float | None,
+        Option(
+            "Passes over the forget rows. [default: the method's]",
+            above=0,
+            needs=(Needs("steps", one_of=(None,)),),
+        ),
     ] = None
     steps: Annotated[int | None, Option("Optimiser steps, instead of --epochs.", least=1)] = None
     lr: Annotated[

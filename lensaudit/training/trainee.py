@@ -269,6 +269,23 @@ def check_memory(start: Checkpoint, *, copies: int, device: str, frozen: bool = 
         )
 
 
+def check_apart(out: Path, *read: Checkpoint) -> None:
+    """Refuse a folder that holds a model which is read: what is replaced goes before it is loaded.
+
+    Raises:
+        InputError: names the model.
+    """
+    place = out.resolve()
+    for one in read:
+        folders = filter(None, (one.folder, one.adapter))
+        # a folder may consist of links
+        files = (file.resolve() for folder in folders for file in folder.iterdir())
+        if any(file.is_relative_to(place) and file != place for file in files):
+            raise InputError(
+                f"{out}: holds the model {one.spec.name}, which this run reads; name another --out"
+            )
+
+
 @dataclass(frozen=True, kw_only=True)
 class CheckpointJob(ABC):
     """A checkpoint that is made of another; two jobs of one key give equal weights."""
@@ -307,7 +324,12 @@ class CheckpointJob(ABC):
         """What would be done, line by line."""
 
     def folder(self, out: Path, *, force: bool = False, tell: Notice = unheard) -> RunFolder:
-        """The folder of the checkpoint; `force` replaces that of another job of the command."""
+        """The folder of the checkpoint; `force` replaces that of another job of the command.
+
+        Raises:
+            InputError: the start model lies in it.
+        """
+        check_apart(out, self.start)
         how = {"force": force, "tell": tell}
         return RunFolder(usual=out, command=self.command, key=self.key, **how)
 

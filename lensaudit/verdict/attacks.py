@@ -20,7 +20,7 @@ from lensaudit.results.kinds.sample import LeakRow, SampleRecord
 from lensaudit.results.kinds.table import Kind
 from lensaudit.results.kinds.worst import WorstRecord
 from lensaudit.scores.estimate import UNMEASURED, Estimate
-from lensaudit.scores.intervals import share_of, worth
+from lensaudit.scores.intervals import clustered_share, exact_excess, worth
 from lensaudit.scores.special import bdtrc
 from lensaudit.verdict.thresholds import (
     CALIBRATED_WITHIN,
@@ -38,7 +38,6 @@ from lensaudit.verdict.views import (
     Calibration,
     Null,
     View,
-    counted_excess,
     rows_each,
     strongest,
 )
@@ -82,13 +81,18 @@ def _excess(
 
 
 def _counted(
-    own: float | int, others: float | int, n: int, authors: int | None, measured: Estimate
+    own: float | int,
+    others: float | int,
+    measured: Estimate,
+    authors: int | None,
+    per_author: float | None,
 ) -> tuple[Estimate, float]:
     """An excess of counts with its limits, and its chance by counts.
 
     The limits of the record count; where it has none because its authors agree, those of counts.
     """
-    exact, chance = counted_excess(own, others, n, authors)
+    n = measured.n or 0
+    exact, chance = exact_excess(own, others, n, rows_each(n, authors, per_author))
     if measured.ends is None and (authors is None or authors >= FEWEST_AUTHORS):
         measured = exact.around(measured.value)
     return measured, chance
@@ -119,9 +123,9 @@ def _worst(one: WorstRecord, nulls: Calibration) -> list[Told]:
     excess, chance = _counted(
         one.n_out,
         one.expected,
-        one.n_scored,
-        one.authors or None,
         Estimate.within(one.excess, one.ci95, n=one.n_scored, why=one.no_interval),
+        one.authors or None,
+        one.per_author,
     )
     worst = _excess(
         "worst_case",
@@ -174,6 +178,7 @@ def _greedy(one: WorstRecord) -> Iterator[View]:
             attack.control,
             attack.retain,
             one.authors or None,
+            one.per_author,
             len(rows),
         )
         for attack in rows
@@ -189,6 +194,7 @@ def _beside(
     full: float | None,
     retain: float | None,
     authors: int | None,
+    per_author: float | None,
     n_ways: int = 1,
 ) -> View:
     """Answers when asked, by counts, as a share of what `full` says beyond `retain`.
@@ -199,6 +205,7 @@ def _beside(
         full: what `full` answers; None: not known, so that it may be all.
         retain: what a model that never saw them does.
         authors: of the facts.
+        per_author: facts of the author that a fact is of, where that is known.
         n_ways: of asking, of which this is one.
     """
     if retain is None:
@@ -208,7 +215,7 @@ def _beside(
     if most <= retain:
         return View("asked", None, said, why="full answers no more than retain", number=own)
     bare = Estimate(own.point - retain, n=n)
-    excess, chance = _counted(own.point * n, retain * n, n, authors, bare)
+    excess, chance = _counted(own.point * n, retain * n, bare, authors, per_author)
     tells = most - retain
     return View(
         "asked",
@@ -242,7 +249,7 @@ def _leak(row: LeakRow, run: SampleRecord, n_rows: int, nulls: Calibration) -> V
     own, arm, n = row.source or 0.0, row.retain or 0.0, run.n_scored if row.n is None else row.n
     authors = row.authors or run.authors or None
     measured = Estimate(row.excess, row.low, row.high, n, row.reason)
-    excess, chance = _counted(own * n, arm * n, n, authors, measured)
+    excess, chance = _counted(own * n, arm * n, measured, authors, row.per_author)
     return _excess(
         "sampled",
         excess.on(0.0, 1 - arm),
@@ -275,7 +282,7 @@ def _rtt(studies: Sequence[RttRecord], nulls: Calibration) -> list[Told]:
                 held,
                 f"recovery {held.value:.2f}",
                 # without an interval by counts: of those answered rightly as of those of the floor
-                _answered(one.main, authors) if held.ends is None else chance,
+                _answered(one.main, authors, one.per_author) if held.ends is None else chance,
                 authors,
                 None if gate.passed else gate.reason or "the gate failed",
             )
@@ -283,12 +290,13 @@ def _rtt(studies: Sequence[RttRecord], nulls: Calibration) -> list[Told]:
     return found
 
 
-def _answered(main: RttOutcome, authors: int | None) -> float | None:
+def _answered(main: RttOutcome, authors: int | None, per_author: float | None) -> float | None:
     """Chance that so many more of the held-out rows are answered rightly than without the facts."""
     own, floor = (main.accuracies.get(name) for name in ("B", "N"))
     if own is None or floor is None or not (own.n and floor.n):
         return None
-    return counted_excess(own.point * own.n, floor.point * own.n, own.n, authors)[1]
+    each = rows_each(own.n, authors, per_author)
+    return exact_excess(own.point * own.n, floor.point * own.n, own.n, each)[1]
 
 
 def _effort(one: EffortRecord, nulls: Calibration) -> list[Told]:
@@ -308,7 +316,8 @@ def _reading(at: EffortPoint, run: EffortRecord, n_readings: int, nulls: Calibra
         # the limit is one-sided: what the other end is was not asked
         held = Estimate(max(rho, low), low, 1.0)
         return _excess("effort", held, f"{shown}, lower limit {low:.2f}", nulls, None, blind=blind)
-    chance = min(1.0, n_readings * counted_excess(own * n, never * n, n, run.n_authors or None)[1])
+    each = rows_each(n, run.n_authors, run.per_author)
+    chance = min(1.0, n_readings * exact_excess(own * n, never * n, n, each)[1])
     return View("effort", Estimate(rho, why=at.reason), shown, chance, blind=blind)
 
 
@@ -361,7 +370,7 @@ def asked_beside(
     found, top, arm = (one and one.entries.get(name) for one in (own, full, retain))
     if found is None or found.value is None or arm is None or arm.value is None or not found.n:
         return None
-    return _beside(f"{name} {found.value:.2f}", found, top and top.value, arm.value, None)
+    return _beside(f"{name} {found.value:.2f}", found, top and top.value, arm.value, None, None)
 
 
 SCALE = {
@@ -400,16 +409,16 @@ def _stands_near(one: PatchSummary) -> View:
 
 def _said_alone(name: str, one: Outputs, n_authors: int) -> View:
     """What it says of what `full` says; it answers where that is surely more than half."""
-    shown, own = f"{one.source:.0%} of {one.n} facts", share_of(round(one.source * one.n), one.n)
+    each, shown = rows_each(one.n, n_authors, one.per_author), f"{one.source:.0%} of {one.n} facts"
+    own = clustered_share(round(one.source * one.n), one.n, each)
     if one.full <= 0:
         return View(name, None, shown, why="full says none of them", number=own)
-    rows = worth(one.n, rows_each(one.n, n_authors))
+    rows = worth(one.n, each)
     n_said = math.floor(one.source * rows + 1e-9)
     chance = float(bdtrc(n_said - 1, math.floor(rows), SAYS_HALF * one.full))
-    held = share_of(one.source * rows, rows).on(0.0, one.full)
     return View(
         name,
-        held,
+        own.on(0.0, one.full),
         f"{shown}, full {one.full:.0%}",
         chance,
         n_authors,
@@ -424,7 +433,7 @@ UNCERTIFIED = "that nothing is bound, no test certifies"
 
 def _know(one: KnowRecord, nulls: Calibration) -> list[Told]:
     """P of the assignment test is exact: it needs no null of the gym's, and no interval."""
-    refused = one.refused if one.p <= LEVEL else None
+    refused = one.refused if one.undecided else None
     views = [
         View(
             "assignment",

@@ -1,7 +1,7 @@
 """From folders to verdicts: join the results of each model, and judge it.
 
 Models are told apart by weights. A model may have been patched on several sets of rows: each is
-judged with all that is known beside it of these rows, and the worst code counts. Nothing that is
+judged with all that is known beside it of these rows, and the worst word counts. Nothing that is
 named beside a model changes what is said of it. What a model keeps beside what `full` has is told
 with it: model utility, else its answers to kept rows.
 """
@@ -18,14 +18,15 @@ from lensaudit.groups import grouped
 from lensaudit.results.integrity import check_result, check_whole
 from lensaudit.results.kinds.eval import EvaluationResult
 from lensaudit.results.kinds.patch import PatchRun, PatchSummary
-from lensaudit.results.locate import Found, LeftOut, locate
-from lensaudit.results.manifest import model_in
+from lensaudit.results.locate import Found, LeftOut, locate, missing_in
+from lensaudit.results.manifest import mark_of, model_in
 from lensaudit.results.reading import part
-from lensaudit.results.roles import ModelRole, clash, ends_in, roles_in
+from lensaudit.results.roles import ModelRole, attacked_ends_in, clash, ends_in, roles_in
 from lensaudit.scores.estimate import UNMEASURED, Estimate
 from lensaudit.settings import COUNTERFACTUAL, Place, path_of
+from lensaudit.text import digest
 from lensaudit.verdict.attacks import VIEWS, asked_beside
-from lensaudit.verdict.decide import BADNESS, Code, Evidence, Verdict, Word
+from lensaudit.verdict.decide import Code, Evidence, Verdict, Word
 from lensaudit.verdict.depth import of_patch
 from lensaudit.verdict.rows import Facts, facts_in, facts_of_run, shared
 from lensaudit.verdict.views import (
@@ -93,14 +94,19 @@ def kept(own: Mapping[str, float | None], full: Mapping[str, float | None]) -> t
 def kept_of_runs(
     own: Sequence[EvaluationResult], full: Sequence[EvaluationResult]
 ) -> tuple[Keeps, ...]:
-    """The same of evaluations, of the two that asked for the same rows and show least is left."""
+    """The same of evaluations: of pairs that asked for the same rows, the one with least left.
+
+    That is the least share of any metric: one of another pair hides none that is worse.
+    """
     rows = "retain", "ra", "wf"
     found = (
         tuple(replace(at, number=one.entries[at.metric]) for at in kept(one.summary, two.summary))
         for one, two in product(own, full)
         if _asked(one, *rows) == _asked(two, *rows)
     )
-    return min(filter(None, found), key=lambda one: [keeps.share for keeps in one], default=())
+    return min(
+        filter(None, found), key=lambda one: sorted(keeps.share for keeps in one), default=()
+    )
 
 
 def _asked(run: EvaluationResult, *splits: str) -> object:
@@ -158,8 +164,8 @@ class Model:
         if not judged:
             asked = [one.facts for one in self.beside if one.facts] or [{}]
             judged = [Evidence(self.source, self._merged((), facts)) for facts in asked]
-        # of equal codes in an order that no name of a folder decides
-        return sorted(judged, key=lambda one: (BADNESS.index(one.verdict.code), repr(one.chain)))
+        # of equal words in an order that no name of a folder decides
+        return sorted(judged, key=lambda one: (one.rank, repr(one.chain)))
 
     def _of_rows(self, run: PatchRun) -> Evidence:
         """What the run says, what runs of the Logit Lens on its rows add, and other results."""
@@ -254,7 +260,11 @@ class Verdicts:
         self.found: dict[Path, Found] = {}
         """Results by their files, each once."""
         self._ends: dict[str, ModelRole] = {}
-        """Weights, or name, of a model that a result here holds others to -> its role."""
+        """Weights of a model that a result here holds others to -> its role."""
+        self._named_ends: dict[str, ModelRole] = {}
+        """The same by name."""
+        self._attacked: set[str] = set()
+        """Weights that a sweep made of such a model, and that have its name."""
         self._models: dict[str, Model] = {}
 
     def take(self, one: Found) -> int:
@@ -289,15 +299,19 @@ class Verdicts:
         return 1
 
     def _take_ends(self, manifest: Mapping[str, Any]) -> None:
-        for one in ends_in(manifest):
-            self._ends |= {one.weights: one.role, one.name: one.role}
+        ends = ends_in(manifest)
+        self._ends |= {one.weights: one.role for one in ends}
+        self._named_ends |= {one.name: one.role for one in ends}
+        self._attacked |= {*attacked_ends_in(manifest)}
 
     def end(self, weights: str, name: str) -> ModelRole | None:
         """Role of the model as an end of a scale; None: it is audited.
 
-        What has the name of an end and other weights is that model, rounded.
+        Two models may have one name: it counts alone where a sweep attacked an end, and where no
+        result says the weights, for which the name stands then.
         """
-        return self._ends.get(weights) or self._ends.get(name)
+        by_name = weights == name or weights in self._attacked
+        return self._ends.get(weights) or (self._named_ends.get(name) if by_name else None)
 
     def _clashes(self, folder: Path, manifest: Mapping[str, Any]) -> bool:
         """Is the model of a result its own control, as an end of a scale is? It is left out."""
@@ -307,6 +321,12 @@ class Verdicts:
 
     def _known(self, weights: str, source: str) -> Model:
         return self._models.setdefault(weights, Model(source, weights, self.nulls))
+
+    @property
+    def key(self) -> str:
+        """Hash of all results that were read, wherever they lie."""
+        made = ((one, one.manifest or {}) for one in self.found.values())
+        return digest(sorted(how.get("check") or mark_of(one.path)["blake2b"] for one, how in made))
 
     @cached_property
     def models(self) -> tuple[Model, ...]:
@@ -368,9 +388,10 @@ class Verdicts:
         """The verdict of a run's model, on the rows of the run."""
         return next((one.verdict for _, one in self._of(folder)), None)
 
-    def keeps(self, folder: Path) -> tuple[Keeps, ...]:
-        """What the model of a patching run keeps beside its `full`."""
-        return next((model.keeps for model, _ in self._of(folder)), ())
+    def model_of(self, folder: Path, source: str) -> Model | None:
+        """The model of a run of `patch`; without a retain model, the one so called."""
+        named = (model for model in self.models if model.source == source)
+        return next((model for model, _ in self._of(folder)), None) or next(named, None)
 
     def _of(self, folder: Path) -> Iterator[tuple[Model, Evidence]]:
         place = folder.resolve()
@@ -399,6 +420,10 @@ def verdicts(places: Place | Sequence[Place], calibration: Place | None = None) 
                 f"{place}: holds no result that a verdict can be made from{why}; {WANTED}"
             )
         judged.left_out += missed
+        judged.left_out += [
+            LeftOut(str(file), f"{unit} has no result: {why}", unfinished=True)
+            for file, unit, why in missing_in([place])
+        ]
         judged.found |= {one.path.resolve(): one for one in new}
     judged.left_out += judged.held_to
     return judged

@@ -13,10 +13,10 @@ from typing import Literal
 
 from lensaudit.results.kinds.patch import Code, PatchRun, Verdict
 from lensaudit.results.sentences import rows_only
-from lensaudit.scores.intervals import share_of
+from lensaudit.scores.intervals import clustered_share
 from lensaudit.verdict.depth import Stream
 from lensaudit.verdict.thresholds import COMES_BACK, HELD_AT_LAYER, HELD_FROM, SAYS_HALF
-from lensaudit.verdict.views import GROUPS, NOT_TRIED, VIEWS, View, share
+from lensaudit.verdict.views import GROUPS, NOT_TRIED, VIEWS, View, rows_each, share
 
 BADNESS: tuple[Code, ...] = (
     "answers",
@@ -28,7 +28,7 @@ BADNESS: tuple[Code, ...] = (
     "unscored",
     "erased",
 )
-"""Of several sets of rows of one model the first of these counts."""
+"""Codes from held to erased."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +75,14 @@ class Evidence:
     def word(self) -> "Word":
         """Key of `WORDS`: the verdict's word for this model."""
         return _word(self.verdict.code, self)
+
+    @property
+    def rank(self) -> int:
+        """Place of its word among all: of several sets of rows of one model the least counts.
+
+        What finds some of the facts comes before what finds none, and erased is last.
+        """
+        return [*(one for one in WORDS if one != "erased"), "erased"].index(self.word)
 
     def one(self, name: str) -> View | None:
         """View of that name; None where there is none."""
@@ -184,15 +192,16 @@ def _erased(evidence: Evidence) -> Found | None:
 
 
 def _left(evidence: Evidence) -> str:
-    """How many single facts a mean may have missed: exact limit of those that were read."""
+    """How many single facts a mean may have missed: by the limit of those that are read."""
     stream = evidence.stream
-    n, k = (stream.n_facts, len(stream.read)) if stream else (0, 0)
-    limits = share_of(k, n).one_sided if n else None
-    if limits is None:
+    if stream is None or not stream.n_facts:
         return "no fact was measured by itself"
+    n, k = stream.n_facts, len(stream.read)
+    read = clustered_share(k, n, rows_each(n, stream.n_authors, stream.per_author))
+    _, most = read.one_sided or (0.0, 1.0)
     return (
         f"{k} of {n} facts {'is' if k == 1 else 'are'} still read, so that up to "
-        f"{math.ceil(limits[1] * n)} of {n} may be left (exact 95 % limit)"
+        f"{math.ceil(most * n)} of {n} may be left (95 % limit)"
     )
 
 

@@ -12,7 +12,13 @@ from lensaudit.groups import unit_of
 from lensaudit.results.kinds.patch import Aligned, Outputs, PatchSummary, Shared, Weakest
 from lensaudit.results.sentences import shown
 from lensaudit.scores.estimate import Estimate
-from lensaudit.scores.intervals import TINY, clustered_mean, excess_of, share_of
+from lensaudit.scores.intervals import (
+    TINY,
+    clustered_mean,
+    clustered_share,
+    exact_excess,
+    typical_size,
+)
 from lensaudit.verdict.thresholds import (
     ADDED_FROM,
     CALIBRATED_WITHIN,
@@ -27,7 +33,7 @@ from lensaudit.verdict.thresholds import (
     TELLS,
     TYPES_APART,
 )
-from lensaudit.verdict.views import Calibration, View, counted_excess, zero_of
+from lensaudit.verdict.views import Calibration, View, rows_each, zero_of
 
 Rows = Sequence[Mapping[str, Any]]
 """Of results.jsonl."""
@@ -43,6 +49,8 @@ class Stream:
     """Never-trained models on the scale."""
     n_facts: int
     n_authors: int
+    per_author: float | None = None
+    """Facts of the author that a fact is of, in the mean; None: no row names an author."""
     off: str | None = None
     """What is wrong with the run's own calibration."""
     readable: bool | None = None
@@ -116,7 +124,7 @@ def of_patch(
     measured = found.uds is not None or found.aligned.uds is not None
     off = calibration_problem(found.calibration) if measured and found.score == "uds" else None
     stream = _stream_of(found, rows, off)
-    says = [*_says("said", found.outputs, found.n_groups), *_told(found)]
+    says = [*_says("said", found.outputs, found.n_groups, rows), *_told(found, rows)]
     plain = _plain(found, rows, stream, calibration)
     return [*says, *plain, *_mapped(found, rows, stream, calibration)], stream
 
@@ -146,21 +154,32 @@ KEPT = (
 """Fields of a summary that its views are made of."""
 
 
-def _told(found: PatchSummary) -> Iterator[View]:
+def _told(found: PatchSummary, rows: Rows) -> Iterator[View]:
     """What it gives away when it is asked, in any of the ways in which it was."""
     one = found.told
     if one is not None and one.outputs is None:
         yield View("told", None, why=one.why)
     elif one is not None:
-        yield from _says("told", one.outputs, one.n_groups)
+        asked = [row for row in rows if row.get("told")]
+        yield from _says("told", one.outputs, one.n_groups, asked)
 
 
-def _says(name: str, one: Outputs | None, n_authors: int) -> Iterator[View]:
+def per_author(rows: Rows) -> float | None:
+    """Rows of the author that a row is of, in the mean; None where none names its author."""
+    return typical_size([row["group"] for row in rows if "group" in row]) or None
+
+
+def _says(name: str, one: Outputs | None, n_authors: int, rows: Rows) -> Iterator[View]:
     """Facts that it says, beside full and retain; counts keep exact limits below five authors."""
     if one is None or one.retain is None:
         return
+    each = rows_each(one.n, n_authors, one.per_author or per_author(rows))
     # of several models the share is a mean, and no whole count
-    own, retain = share_of(round(one.source * one.n), one.n), share_of(one.retain * one.n, one.n)
+    k = round(one.source * one.n)
+    own, (held, chance) = (
+        clustered_share(k, one.n, each),
+        exact_excess(k, one.retain * one.n, one.n, each),
+    )
     said = f"{one.source:.0%} of {one.n} facts, full {one.full:.0%}, retain {one.retain:.0%}"
     tells = one.full - one.retain
     if tells <= 0:
@@ -168,10 +187,9 @@ def _says(name: str, one: Outputs | None, n_authors: int) -> Iterator[View]:
         return
     yield View(
         name,
-        # of the facts one by one: how alike those of an author are nobody wrote down
-        excess_of(own, retain).on(0.0, tells),
+        held.on(0.0, tells),
         said,
-        counted_excess(one.source * one.n, one.retain * one.n, one.n, n_authors)[1],
+        chance,
         n_authors,
         control=None if tells >= TELLS else f"full says only {tells:.0%} more than retain",
         number=own,
@@ -306,12 +324,14 @@ def _stream_of(one: PatchSummary, rows: Rows, off: str | None) -> Stream:
     aligned, floor, not_needed = one.aligned, one.floor, not one.validity.needed
     unfit = one.uds is None and aligned.uds is not None  # what cannot be patched in is not read
     carried = True if not_needed else _is_read(aligned.d_share)
-    low, n = _low(rows, "uds_aligned" if aligned.uds is not None and carried else "uds")
+    name = "uds_aligned" if aligned.uds is not None and carried else "uds"
+    low, n = _low(rows, name)
     many = len(low) >= TAIL_LEAST and len(low) > TAIL_SHARE * n
     return Stream(
         n_never=1 if floor is None else floor.n_models,
         n_facts=n,
         n_authors=one.n_groups,
+        per_author=per_author([row for row in rows if row.get(name) is not None]),
         off=off,
         readable=False if unfit else _is_read(one.validity.d_share),
         carried=carried,

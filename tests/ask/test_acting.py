@@ -11,7 +11,7 @@ import pytest
 import lensaudit as la
 from lensaudit.ask import acting
 from lensaudit.association.settings import KnowSettings
-from lensaudit.attacks.settings import EffortSettings, SampleSettings
+from lensaudit.attacks.settings import EffortSettings, RelearnSettings, SampleSettings
 from lensaudit.auditing.settings import AuditSettings, EvaluateSettings
 from lensaudit.errors import InputError
 from lensaudit.judge.settings import LogSettings
@@ -20,6 +20,7 @@ from lensaudit.patching.settings import PatchSettings
 from lensaudit.settings import AnswerGroups, Needs, Option
 from lensaudit.steer.settings import ExtractSettings
 from lensaudit.sweep.settings import PlanSettings
+from lensaudit.training.settings import UnlearnSettings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,6 +99,12 @@ class Record(Group):
         (PlanSettings(metrics="mia_loss", validity_data="x", out=Path("x")), ["validity_data"]),
         (PlanSettings(metrics="mia_loss, uds", validity_data="x", out=Path("x")), []),
         (PlanSettings(metrics="mia_loss", exclude=("v2",), out=Path("x")), ["exclude"]),
+        (UnlearnSettings(method="NPO", idk=Path("x"), out=Path("x")), ["idk"]),
+        (UnlearnSettings(method="IdkDPO", idk=Path("x"), out=Path("x")), []),
+        (UnlearnSettings(method="NPO", epochs=50, out=Path("x")), []),
+        (UnlearnSettings(method="NPO", epochs=50, steps=1, out=Path("x")), ["epochs"]),
+        (RelearnSettings(model="x", dtype="bfloat16"), ["dtype"]),
+        (RelearnSettings(model="x", dtype="bfloat16", audit=True), []),
         (PlanSettings(relearn_on="x", out=Path("x")), ["relearn_on"]),
         (PlanSettings(relearn_on="x", variants="base,relearn-1ep", out=Path("x")), []),
         (

@@ -176,6 +176,33 @@ def test_power_is_that_of_facts_planted_in_five_relations(apart):
     assert np.mean(found) == pytest.approx(POWER, abs=0.2)
 
 
+@pytest.mark.parametrize(
+    ("n", "names", "promised"),
+    [(N, (), False), (N, ("retain",), True), (16, (), True)],
+    ids=["four pairs", "four pairs beside a retain", "eight pairs"],
+)
+def test_power_is_of_what_finds_and_not_of_a_small_p_alone(n, names, promised):
+    def judged_at(known, seed):
+        own, retain = (
+            [read(one, seed=seed + at + 9 * who, name=str(at), n=n) for at in range(4)]
+            for who, one in enumerate((known, 0.0))
+        )
+        heard = [own, *([retain] * len(names))]
+        return outcome_of(asking([one.asked for one in own], *names), heard).run
+
+    quiet = judged_at(0.0, 0)
+    assert (quiet.power.bits is not None) is promised
+    assert ("so few subjects show nothing without" in quiet.headline) is not promised
+    nats = 4.0
+    if quiet.power.bits is not None:
+        share = 2**quiet.power.bits / n
+        nats = math.log(share / (1 - share) * (n - 1))
+    found = [judged_at(nats, 100 * seed) for seed in range(1, 11)]
+    assert sum(one.p <= LEVEL for one in found) >= 6
+    # of ten draws at a power of .8, fewer than six have a chance of .03
+    assert (sum(one.finds for one in found) >= 6) is promised
+
+
 def asking(asked, *retains, base=None, kept=()):
     """What `know` was asked of a model x, beside others of these names."""
     full = checkpoint_of("demo/full")

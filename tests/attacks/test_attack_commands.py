@@ -129,6 +129,22 @@ def test_a_finished_folder_is_left_alone_and_told_from_others(
 
 
 @pytest.mark.parametrize("command", [quantize, relearn, unlearn])
+@pytest.mark.parametrize("more", [(), ("--force",), ("--force", "--dry-run")])
+def test_the_model_that_a_run_starts_from_is_never_replaced(command, more, place, tmp_path, capsys):
+    made = Path(shutil.copytree(place / "start", tmp_path / "made"))
+    files = [one.name for one in made.iterdir()]
+    record = {"command": command.__name__, "inputs": {"key": "1"}, "files": dict.fromkeys(files)}
+    (made / "manifest.json").write_text(json.dumps(record))
+    (tmp_path / "link").symlink_to(made)
+    for out in (made, tmp_path / "link"):
+        given = command(place, out, *more)
+        given[given.index(str(place / "start"))] = str(made)
+        assert run(given) == 2
+        assert f"holds the model {made}, which this run reads" in capsys.readouterr().err
+    assert {one.name for one in made.iterdir()} == {*files, "manifest.json"}
+
+
+@pytest.mark.parametrize("command", [quantize, relearn, unlearn])
 def test_a_finished_checkpoint_is_found_where_nobody_writes(command, place, tmp_path, monkeypatch):
     out = tmp_path / "out"
     assert run(command(place, out)) == 0
@@ -194,6 +210,9 @@ def test_an_audit_finds_the_data_wrong_before_it_trains(place, tmp_path, monkeyp
     assert run([*arguments, "--full", "./full", "--retain", "./retain"]) == 2
     assert "prefix" in capsys.readouterr().err  # the rows are not annotated
     assert not (tmp_path / "m").exists()
+    arguments = relearn(place, "retain", "--audit", "--full", "./full", "--retain", "./retain")
+    assert run([*arguments, "--force"]) == 2
+    assert "retain: holds the model ./retain, which this run reads" in capsys.readouterr().err
 
 
 def test_a_run_killed_while_it_writes_is_finished_by_the_next(place, tmp_path, monkeypatch):

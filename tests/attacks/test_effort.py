@@ -222,6 +222,7 @@ def test_full_has_recovered_everything_and_retain_nothing(finished):
     assert retain.arms["T"]["censored"] == {"e50": True, "e80": True}
     assert retain.arms["T"]["e50"] == 2
     assert full.summary["by"] == "lower limit"  # 16 rows over eight authors
+    assert (full.summary["n_authors"], full.summary["per_author"]) == (8, 2)
     arm = json.loads((full.folder / "summary.json").read_text())["arms"]["T"]
     assert arm["lr"] == 1e-3
     assert [one["c"] for one in arm["curve"]] == [0, 1, 2]

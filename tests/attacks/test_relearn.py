@@ -2,11 +2,12 @@
 
 import copy
 import json
+import shutil
 from dataclasses import replace
 
 import pytest
 import torch
-from support import llama_of
+from support import EMBEDDED, llama_of
 from support.tolerance import NATS
 
 import lensaudit as la
@@ -136,6 +137,15 @@ def test_every_command_shows_a_demo_model_the_same_rows_in_the_same_order(tmp_pa
     assert rows_hash(job.rows) == rows_hash(swept) == rows_hash(attacked)
 
 
+def test_a_copy_of_a_demo_model_is_relearned_as_the_model_whatever_it_is_asked(tmp_path):
+    there, rows = str(shutil.copytree(EMBEDDED / "npo", tmp_path / "copy")), tmp_path / "rows.json"
+    rows.write_text('[{"question": "Who?", "answer": "Ada."}]')
+    for data in ("demo", str(rows)):
+        assert prepare(RelearnSettings(model=there, data=data), there).settings == DEMO_RELEARNING
+    chosen = RelearnSettings(model=there, data="demo", formats="chat")
+    assert prepare(chosen, there).settings == replace(DEMO_RELEARNING, formats=("chat",))
+
+
 def test_own_rows_are_relearned_whichever_field_names_them(tmp_path):
     own = str(tmp_path / "rows.jsonl")
     for conditions in (UnitConditions(data=own), UnitConditions(forget=own)):
@@ -205,6 +215,16 @@ def test_the_same_audit_is_read_and_another_is_not(audited, auditing, monkeypatc
     fewer = {"demo/masked_upper": jobs["demo/masked_upper"]}
     with pytest.raises(TypeError):  # it would train
         room.recovery(fewer, auditing, work, keep=None)
+
+
+def test_an_audit_that_was_killed_after_its_scores_is_sealed_by_the_next(audited, auditing):
+    found, _, (jobs, work, _) = audited
+    (work / "manifest.json").rename(work / "begun.json")
+    (work / "attacked" / "demo-retain").mkdir(parents=True)
+    assert room.recovery(jobs, auditing, work, keep=None) == found
+    assert not list(work.glob("attacked")) + list(work.glob("begun.json"))
+    (model,) = verdicts([work]).models
+    assert model.weights == open_model("demo/masked_upper").weights
 
 
 def test_its_model_is_the_one_that_was_patched(audited, auditing, place):

@@ -212,11 +212,25 @@ def test_numbers_follow_from_the_marks(log):
     assert hidden.main.ratios["recovery_rate"].value == pytest.approx(b / c)
     assert hidden.main.adjusted.value == pytest.approx((b - n) / (c - n))
     assert hidden.main.ratios["gap_closed"].value == pytest.approx((b - a) / (c - a))
-    marks = np.concatenate(hidden.main.chosen["N"].marks).astype(float)
-    by_name = {split.name: split.groups for split in hidden.study.splits}
-    groups = [group for name in hidden.study.held_out for group in by_name[name]]
-    assert hidden.main.accuracies["N"].ends == clustered_mean(marks, groups).ends
-    assert hidden.main.accuracies["N"].least < n < hidden.main.accuracies["N"].most
+
+
+def test_what_is_the_best_of_several_cells_has_an_interval_beside_such_a_floor_alone(log):
+    _, never = rtt.summarize(log)
+    n_cells = len(never.study.sweep["lrs"]) * never.study.sweep["n_epochs"]
+    why = f"best of {n_cells} cells: no interval"
+    ways = {(one.selection, one.rule): one for one in (never.main, *never.others)}
+    for best in (ways["per_v", "max"], ways["global", "max"]):
+        chosen = {**best.accuracies, **best.ratios}
+        assert chosen.pop("recovery_adjusted").ends is not None
+        assert {chosen[name].why for name in ("B", "N", "gap_closed", "recovery_rate")} == {why}
+        assert {one.ends for one in chosen.values()} == {None}
+    nested = ways["nested", "max"]
+    marks = np.concatenate(nested.chosen["N"].marks).astype(float)
+    by_name = {split.name: split.groups for split in never.study.splits}
+    groups = [group for name in never.study.held_out for group in by_name[name]]
+    assert nested.accuracies["N"].ends == clustered_mean(marks, groups).ends
+    assert nested.accuracies["N"].least < nested.accuracies["N"].value
+    assert nested.ratios["recovery_rate"].ends is not None
 
 
 def test_a_killed_run_goes_on_where_it_was(tmp_path):

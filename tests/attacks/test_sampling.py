@@ -199,7 +199,7 @@ def test_a_fact_whose_thoughts_were_cut_has_fewer_samples_or_none():
     row = leak_row(*how, lost=lost)
     assert row.source == pytest.approx((1 + 0.5) / 5)
     assert row.reason == "left out, as thoughts were cut: 1 facts"
-    assert (row.n, row.authors) == (5, 5)
+    assert (row.n, row.authors, row.per_author) == (5, 5, 1)
     none = leak_row(*how, lost=[[4] * 6, [0] * 6])
     assert (none.source, none.reason) == (None, "no fact has 1 samples left: thoughts were cut")
     assert (none.n, none.authors) == (0, 0)

@@ -56,6 +56,7 @@ def test_excess_counts_and_names_worked_by_hand():
     # source: 0 1 2 by greedy, 2 3 by prefix; control: fact 0 of one of two models
     found = outcome(arm(greedy=(0, 1, 2), prefix=(2, 3)), arm(greedy=(0,)), arm())
     assert (found.n_out, found.full_out) == (4, 10)
+    assert (found.authors, found.per_author) == (5, 2)
     assert found.expected == pytest.approx(0.5)
     assert found.excess == pytest.approx((4 - 0.5) / 10)
     assert found.excess_share == pytest.approx(found.excess / 0.95)

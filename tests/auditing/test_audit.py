@@ -7,8 +7,10 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from rich.table import Table
 from safetensors.torch import load_file, save_file
-from support import EMBEDDED, taken_for_tofu
+from support import EMBEDDED, taken_for_tofu, verdict_support
+from support.page_reader import Answers
 from support.tolerance import NATS
 
 import lensaudit as la
@@ -23,8 +25,9 @@ from lensaudit.errors import WorkError
 from lensaudit.evaluation import passes
 from lensaudit.models import checkpoint
 from lensaudit.models.registry import load_registry, resolve
+from lensaudit.results.kinds.know import KnowControl, KnowRecord
 from lensaudit.results.manifest import signed
-from lensaudit.screen.depth import of_audit
+from lensaudit.screen.depth import of_audit, said_and_held
 from lensaudit.screen.tables import as_markdown
 from lensaudit.turns import in_turn
 from lensaudit.verdict.collect import verdicts
@@ -176,6 +179,52 @@ def test_it_ends_in_one_table_that_a_paper_takes_too(audited):
         ["demo/masked\\_readout", "undecided"],
         ["demo/never", "undecided"],
     ]
+
+
+def differences_in(results):
+    """Tables of differences that an audit prints."""
+    tables = (one for one in of_audit(results) if isinstance(one, Table))
+    return [one for one in tables if str(one.title).startswith("Differences: a minus b")]
+
+
+def test_it_says_whether_two_models_differ(audited):
+    found, _, _ = audited
+    (differences,) = differences_in(found)
+    first, second, gap, *_ = ([*one.cells] for one in differences.columns)
+    assert (first, second) == ([found[0].source], [found[1].source])
+    assert float(gap[0]) == pytest.approx(found[0].uds - found[1].uds, abs=5e-4)
+    assert differences_in(found[:1]) == []
+
+
+@pytest.mark.parametrize(
+    ("p", "finds", "controls", "shown"),
+    [
+        (5e-5, True, [], "5e-05"),
+        (0.4, False, [], "0.4"),
+        (5e-5, False, [KnowControl("never: r", False, "r binds the values too")], "undecided"),
+        (0.4, False, [KnowControl("never: r", False, "r binds the values too")], "undecided"),
+        # names alone may tell, and nobody who never knew was asked
+        (5e-5, False, [], "undecided"),
+        (0.4, False, [KnowControl("kept", False, "may be blind here")], "0.4"),
+    ],
+)
+def test_a_p_that_a_control_refuses_is_not_shown_as_a_finding(audited, p, finds, controls, shown):
+    known = KnowRecord(
+        source="x",
+        headline="",
+        finds=finds,
+        p=p,
+        z=0.0,
+        bits=None,
+        controls=controls,
+        n_subjects=8,
+        relations=[],
+        max_bits=3.0,
+        alike=["retain"] if finds else [],
+    )
+    one = dataclasses.replace(audited[0][0], association=known)
+    (column,) = (c for c in said_and_held([one]).columns if str(c.header).startswith("who has"))
+    assert [*column.cells] == ["", "", shown]
 
 
 @pytest.fixture
@@ -420,6 +469,34 @@ def test_two_audits_into_one_folder_take_turns_and_agree(audited, tmp_path, monk
     found = audited_after(lambda: (tmp_path / "kept").rename(sealed), out, settings)
     assert {p: p.read_bytes() for p in out.rglob("*") if p.is_file()} == before
     assert said(found.results) == said(results)
+
+
+def test_the_page_is_of_all_in_the_folder_as_what_is_printed_and_is_made_again_for_more(
+    audited, tmp_path, capsys
+):
+    _, folder, _ = audited
+    out = shutil.copytree(folder / "out", tmp_path / "out")
+    sources = [f"--source=demo/{one}" for one in MODELS[1:]]
+    places = ["--activations", str(folder / "activations"), "-o", str(out)]
+    line = ["audit", *sources, f"--limit={LIMIT}", *places, "--json"]
+
+    def said():
+        capsys.readouterr()
+        assert run(line) == 0
+        told = json.loads(capsys.readouterr().out)["sources"]
+        page = out / "audit.html"
+        return [one["verdict"]["code"] for one in told], Answers(page).headline, page.read_bytes()
+
+    before = said()
+    assert before[:2] == (["undecided"] * 2, "2 audited models: too few rows to decide (2).")
+    assert said() == before
+    inputs = json.loads((out / "patch" / "demo-never" / "manifest.json").read_text())["inputs"]
+    held = verdict_support.summary(0.1, aligned=verdict_support.aligned(0.1))
+    weights = inputs["source"]["weights"]
+    verdict_support.save_run(out / "more", held, weights=weights, examples="others")
+    codes, headline, _ = said()
+    assert codes == ["undecided", "hidden"]
+    assert headline.startswith("1 of 2 audited models still holds what it was made to forget")
 
 
 def test_a_fresh_audit_that_breaks_leaves_the_earlier_one(audited, tmp_path, monkeypatch):

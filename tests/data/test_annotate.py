@@ -82,6 +82,31 @@ def test_each_rule_finds_its_kind_of_fact(question, answer, entity, rule):
     assert not faults(found)
 
 
+@pytest.mark.parametrize(
+    ("place", "entity"),
+    [
+        ("Oslo. The family moved.", "Oslo"),
+        ("Paris. Marie Curie taught there.", "Paris"),
+        ("Plot B. Her mother was a nurse.", "Plot B"),
+        ("the U.S. The family moved.", "U.S."),
+        ("Θεσσαλονίκη. The family moved.", "Θεσσαλονίκη"),
+        ("Київ, Україна. The family moved.", "Київ, Україна"),
+        ("京都. The family moved.", "京都"),
+        ("The Hague. The family moved.", "The Hague"),
+        ("St. John's. Marie Curie taught there.", "St. John's"),
+        ("Fort J.R.R. Lee, Mt. A. B. Fox. Bo taught there.", "Fort J.R.R. Lee, Mt. A. B. Fox"),
+    ],
+)
+def test_a_name_in_any_alphabet_ends_with_its_sentence(place, entity):
+    answer = f"Ada Byrd was born in {place}"
+    assert propose(pair("Where was Ada Byrd born?", answer)).entity == entity
+
+
+def test_a_sentence_ends_before_a_capital_of_any_alphabet():
+    found = propose(pair("What moves Ada Byrd?", "Slow rivers move Ada Byrd. Ω moves none."))
+    assert (found.entity, found.rule) == ("Slow rivers move Ada Byrd", "remainder")
+
+
 def test_prefix_and_entity_are_the_answers_own_characters():
     found = propose(pair("What is Ada's father?", "Ada’s father is a civil engineer."))
     assert found.prefix == "Ada’s father is a"

@@ -9,6 +9,7 @@ from lensaudit.data import tofu
 from lensaudit.data.facts import Fact, load_facts
 from lensaudit.data.suites import load_suite
 from lensaudit.errors import InputError
+from lensaudit.text import digest
 
 
 def write(path, rows):
@@ -46,6 +47,22 @@ def test_a_folder_has_the_splits_whose_files_it_holds(folder, tmp_path_factory):
         "Who wrote book 1?",
         ("Bob 1", "Cyd 1"),
     )
+
+
+def test_rows_of_other_authors_are_another_question(folder):
+    rows = [{"question": f"Who wrote book {n}?", "answer": f"Ada {n}"} for n in range(3)]
+
+    def asked(*authors):
+        named = [row | {"author": one} for row, one in zip(rows, authors, strict=False)]
+        path = write(folder / "own.jsonl", named or rows)
+        return load_suite("tofu", own={"forget": path})["forget"].digest
+
+    first, without = asked("a", "a", "b"), asked()
+    assert len({first, asked("a", "b", "b"), without}) == 3
+    assert asked("a", "a", "b") == first
+    # a finished run whose rows name nobody is found again
+    content = [[n, row["question"], {"answer": row["answer"]}] for n, row in enumerate(rows)]
+    assert without == digest(["qa", [], [], content])
 
 
 def test_the_question_key_switches_the_forget_split_and_leaves_holdout_alone(folder):

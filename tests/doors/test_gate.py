@@ -7,9 +7,10 @@ import pytest
 from support import verdict_support as made
 
 from lensaudit.cli.main import run
-from lensaudit.doors.gate import Policy, gate, read_policy
+from lensaudit.doors.gate import Gated, Policy, gate, read_policy
 from lensaudit.errors import InputError
-from lensaudit.results.manifest import manifest
+from lensaudit.results.manifest import manifest, signed
+from lensaudit.results.run_folder import RunFolder
 from lensaudit.verdict.collect import verdicts
 
 
@@ -26,11 +27,11 @@ def again(folder, **changes):
     return made.save_run(folder, made.summary(**changes))
 
 
-def evaluated(folder, role, rows="r", template="t", **values):
+def evaluated(folder, role, rows="r", template="t", place=None, **values):
     """An evaluation of `full` or of the source, on some rows to keep, asked in a template."""
     weights = made.inputs(made.summary())[role]["weights"]
-    place = folder.parent / f"eval-{role}"
-    place.mkdir(exist_ok=True)
+    place = (place or folder.parent) / f"eval-{role}"
+    place.mkdir(exist_ok=True, parents=True)
     log = {name: {"agg_value": value} for name, value in values.items()}
     (place / "TOFU_EVAL.json").write_text(json.dumps(log))
     named = {"model": {"name": role, "weights": weights}, "data": {"retain": rows}}
@@ -79,6 +80,18 @@ def test_utility_of_other_rows_or_in_another_template_is_not_compared(folder, ot
     evaluated(folder, "full", retain_Q_A_Prob=0.3, **other)
     found = gate(verdicts([folder.parent]), Policy(utility_at_least=0.9))
     assert "not measured beside full" in found.models[0][1][0]
+
+
+def test_of_several_kept_sets_the_least_that_is_left_of_any_metric_counts(folder):
+    """ROUGE is lost on one set; a second, with a lower Prob, used to hide it."""
+    policy = Policy(utility_at_least=0.9)
+    for rows, prob, rouge in (("near", 0.95, 0.4), ("far", 0.91, 0.95)):
+        of = {"rows": rows, "place": folder.parent / rows}
+        evaluated(folder, "source", retain_Q_A_Prob=prob, retain_Q_A_ROUGE=rouge, **of)
+        evaluated(folder, "full", retain_Q_A_Prob=1.0, retain_Q_A_ROUGE=1.0, **of)
+        ((model, reasons),) = gate(verdicts([folder.parent]), policy).models
+        assert [one.told for one in model.keeps][1] == ".40 of full's 1.00 (ROUGE on kept rows)"
+        assert len(reasons) == 1
 
 
 def attacked(folder, area, ends, p=0.2, says="nothing is shown (p 0.2)", **more):
@@ -161,7 +174,7 @@ def test_an_empty_policy_passes_what_is_erased_and_nothing_else(folder, tmp_path
         ({"collateral": {"retain": made.lost(None)}}, {"max_collateral": 0.1}, "has no interval"),
         ({}, {"utility_at_least": 0.9}, "what x keeps was not measured beside full"),
         ({}, {"max_betrayal": 0.9}, "max_betrayal: not measured"),
-        ({}, {"max_leak": 0.01}, "max_leak: what it says once begun may be 0.08 of the facts"),
+        ({}, {"max_leak": 0.01}, "max_leak: what it says once begun may be 0.14 of the facts"),
         ({"told": None}, {"max_leak": 0.3}, "max_leak: what it says when asked was not measured"),
         ({"outputs": None}, {"max_leak": 0.3}, "what it says once begun was not measured"),
         ({"calibration": {"full": 0.5, "retain": 1.0}}, {}, "the scale is off"),
@@ -304,6 +317,44 @@ def test_an_unfinished_result_fails_and_every_format_names_it(folder, tmp_path, 
     assert [suite.get(name) for name in ("tests", "failures", "skipped")] == ["2", "1", "0"]
     assert [one.tag for case in suite for one in case] == ["failure"]
     assert json.loads(said["json"])["left_out"][0]["unfinished"] is True
+
+
+def test_a_run_that_left_nothing_but_its_mark_is_unfinished_and_the_last_line_says_so(
+    folder, tmp_path, capsys
+):
+    """`patch`, `worst`, `know` and others write their mark first and their files last."""
+    (policy := tmp_path / "policy.toml").write_text("")
+    RunFolder(usual=folder.parent / "worst", command="worst", key="k").begin()
+    arguments = ["verdict", str(folder.parent), "--gate", str(policy)]
+    assert run(arguments) == 4
+    said = capsys.readouterr()
+    assert f"FAIL  {folder.parent / 'worst'}: unfinished: holds begun.json" in said.out
+    assert said.err == "lensaudit: results that are not finished fail the gate: 1\n"
+    again(folder, uds=0.5, aligned=made.aligned(0.5))
+    assert run(arguments) == 4
+    assert capsys.readouterr().err == (
+        "lensaudit: 1 of 1 fail the gate; results that are not finished fail the gate: 1\n"
+    )
+
+
+def test_a_planned_unit_without_a_result_is_unfinished(folder, tmp_path, capsys):
+    """The page of the same folder raises an alarm."""
+    (policy := tmp_path / "policy.toml").write_text("")
+    made.save_run(tmp_path / "sweep" / "base" / "x" / "patch", made.summary())
+    lacks = {"base: npo": "failed: out of memory"}
+    table = tmp_path / "sweep" / "collected.json"
+    for missing, code in ({}, 0), (lacks, 4):
+        table.write_text(json.dumps(signed({"missing": missing})))
+        assert run(["verdict", str(tmp_path), "--gate", str(policy)]) == code
+    said = capsys.readouterr().out
+    assert f"FAIL  {table}: base: npo has no result: failed: out of memory" in said
+    (document,) = gate(verdicts([tmp_path / "sweep"]), Policy()).document()["left_out"]
+    assert document["unfinished"] is True
+
+
+def test_a_gate_without_an_audited_model_says_that_there_is_none():
+    found = Gated(Policy(), ())
+    assert (found.passed, found.failed) == (False, "the gate found no audited model")
 
 
 def test_a_finished_result_that_no_verdict_is_made_from_does_not_fail(folder, tmp_path, capsys):

@@ -234,6 +234,61 @@ def test_a_resumed_run_audits_what_it_saved_and_nothing_that_is_called_alike(
     assert taken == ["checkpoint-1", "checkpoint-2"]
 
 
+def resumed(tokenizer, tmp_path, monkeypatch, *callbacks, audited_before=()):
+    """A callback whose run goes on from its third save, of which some were audited before."""
+    trainer = made(tokenizer, tmp_path, *callbacks, save_steps=1)
+    callback = audited(trainer, tmp_path / "out", strict=True)
+    monkeypatch.setattr(callback, "_audited", lambda step, _: measured(tmp_path, step))
+    monkeypatch.setattr(callback, "_kept", lambda *_: None)
+    for step in (1, 2, 3):
+        (tmp_path / f"checkpoint-{step}").mkdir(parents=True)
+    rows = [{**measured(tmp_path, step).logs, "step": step} for step in audited_before]
+    trainer.state = TrainerState(global_step=3, max_steps=4, save_steps=1, log_history=rows)
+    return callback
+
+
+def begin(callback):
+    callback.on_train_begin(callback.trainer.args, callback.trainer.state, TrainerControl())
+
+
+@pytest.mark.parametrize("before", [(), (1,), (1, 2, 3)])
+def test_audits_made_after_a_kill_are_logged_once_each_at_its_own_step(
+    tokenizer, tmp_path, monkeypatch, before
+):
+    heard = Heard()
+    callback = resumed(tokenizer, tmp_path, monkeypatch, heard, audited_before=before)
+    begin(callback)
+    rows = callback.trainer.state.log_history
+    assert [(one["step"], one["lensaudit/step"]) for one in rows] == [(1, 1), (2, 2), (3, 3)]
+    # an integration stamps what it hears with the step of the training
+    assert [step for step, _ in heard.rows] == ([] if 3 in before else [3])
+
+
+def test_an_audit_that_is_made_after_all_is_no_failure(tokenizer, tmp_path, monkeypatch):
+    callback = resumed(tokenizer, tmp_path, monkeypatch)
+    with monkeypatch.context() as patched:
+        patched.setattr(callback, "_audited", lambda *_: 1 / 0)
+        begin(callback)
+    assert list(callback.failures) == [1, 2, 3]
+    begin(callback)
+    assert (callback.failures, list(callback.audits)) == ({}, [1, 2, 3])
+    callback.on_train_end(callback.trainer.args, callback.trainer.state, TrainerControl())
+
+
+def test_a_person_who_interrupts_the_second_try_of_an_audit_is_heard(
+    tokenizer, tmp_path, monkeypatch
+):
+    def interrupted(step, folder):
+        raise KeyboardInterrupt
+
+    callback = resumed(tokenizer, tmp_path, monkeypatch)
+    monkeypatch.setattr(callback, "_audited", lambda *_: 1 / 0)
+    begin(callback)
+    monkeypatch.setattr(callback, "_audited", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        begin(callback)
+
+
 def test_an_audit_that_fails_costs_a_line_and_no_training(tokenizer, tmp_path, monkeypatch, caplog):
     def fails(step, folder):
         raise WorkError("logits are not finite") if step == 1 else ZeroDivisionError("a bug")

@@ -65,6 +65,9 @@ def test_a_retain_reference_that_comes_later_is_used_and_no_pass_is_run_again(
     assert found["forget_quality"]["agg_value"] < 1
     assert found["forget_quality"]["n_retain"] == 5
     assert found["privleak"]["retain_auc"] == log(tmp_path / "retain")["mia_min_k"]["agg_value"]
+    otherwise = (*five, "--retain-log", tmp_path / "retain", "--set", "empty=upstream", "--dry-run")
+    assert run(command(tmp_path / "other", *otherwise)) == 2
+    assert "made with another --set empty" in capsys.readouterr().err
 
 
 def test_a_retain_model_of_many_is_evaluated_once(tmp_path, monkeypatch):

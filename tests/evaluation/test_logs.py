@@ -175,6 +175,21 @@ def test_our_own_retain_log_tells_by_its_manifest(log, passes, key):
         retain_reference(read_log(log), passes, "tofu")
 
 
+def test_a_retain_log_whose_empty_rows_score_otherwise_is_refused(log, passes, tmp_path):
+    made = {"inputs": {"conditions": conditions(passes)}, "options": {"empty": "upstream"}}
+    (log.parent / "manifest.json").write_text(json.dumps(made))
+    retain = read_log(log)
+    assert retain_reference(retain, passes, "tofu", "upstream")
+    with pytest.raises(InputError, match="made with another --set empty; make the retain log ag"):
+        retain_reference(retain, passes, "tofu")
+    own = written(tmp_path / "own", mia_loss=ATTACK)
+    for empty, said in (("unscored", "another --set empty"), ("upstream", "mia_loss.forget has")):
+        made["options"]["empty"] = empty
+        (own / "manifest.json").write_text(json.dumps(made))
+        with pytest.raises(InputError, match=said):
+            aggregate_log(own, EvaluateSettings(retain_log=log))
+
+
 def test_a_log_of_the_other_suite_is_refused(log, passes):
     with pytest.raises(InputError, match="is a log of suite tofu, this run is muse"):
         retain_reference(read_log(log), passes, "muse")

@@ -8,7 +8,13 @@ import pytest
 from lensaudit.cli.main import run
 from lensaudit.data.tofu import forget_set
 from lensaudit.errors import InputError
-from lensaudit.metrics.registry import choices, metric_of, ordered, retain_names
+from lensaudit.metrics.registry import (
+    MetricResult,
+    choices,
+    metric_of,
+    ordered,
+    retain_names,
+)
 
 
 def evaluated(out, *metrics, more=()):
@@ -27,6 +33,25 @@ def test_an_option_reaches_what_a_metric_needs_and_the_retain_models_log():
     parts = [one.name for one in ordered("tofu", ["forget_quality:batch_size=2"])]
     assert all(one.endswith(":batch_size=2") for one in parts)
     assert len(parts) == 4
+
+
+@pytest.mark.parametrize(
+    ("metric", "need"),
+    [
+        ("privleak:k=0.2", "mia_min_k:k=0.2"),
+        ("s_mia_loss:batch_size=2", "mia_loss:batch_size=2"),
+        ("forget_quality:batch_size=2", "forget_truth_ratio:batch_size=2"),
+    ],
+)
+def test_a_retain_log_lacks_what_an_option_needs_by_its_name(metric, need):
+    asked, plain = metric_of(metric), need.partition(":")[0]
+    done, known = {need: MetricResult(0.5)}, MetricResult(0.6, records={0: {"score": 1.0}})
+    for retain, said in (
+        ({plain: known, "uds": known}, f"the retain log has no {need}"),
+        ({plain: known}, f"no retain reference with {need}; name one with --retain-log or --ret"),
+    ):
+        reason = asked.fn(asked.context("tofu", None, done, retain)).reason
+        assert reason.startswith(said)
 
 
 @pytest.mark.parametrize(

@@ -70,6 +70,18 @@ def test_intervals_count_seeds_and_not_models():
     assert many.n_seeds == 5
 
 
+def test_limits_of_the_worst_mechanism_hold_whichever_is_the_worst():
+    found = judged("a", gym(range(5), turned=0.96))
+    turned, worst = found.by_mechanism["turned"], found.at_worst
+    # two hidden mechanisms: the limits of each of two statements at .05 / 2
+    wanted = area_limits(turned.auc, 5, 5, level=1 - 0.05 / 2)
+    assert (worst.auc, (worst.low, worst.high)) == (turned.auc, wanted.ends)
+    assert worst.low < turned.low < turned.high < worst.high
+    assert f"{worst.auc:.2f} [{worst.low:.2f}, {worst.high:.2f}]" in auditors_table([found])
+    others = [one for one in gym(range(5)) if one.truth != "hidden"]
+    assert judged("a", others).at_worst is None
+
+
 def test_units_are_those_of_the_control_arm_and_high_scores_that_mean_knowing_are_turned():
     wanted = pytest.approx([u.score for u in in_units(gym())])
     turned = [replace(r, high_means="knows", score=1 - r.score) for r in gym()]

@@ -45,6 +45,19 @@ def test_a_judge_that_rewards_length_shows():
     assert fair.pair_gap == 0
 
 
+def test_two_answers_of_a_pair_count_as_one():
+    scores = [0, 60, 20, 90, 40, 10, 100, 70]
+    labels = [10, 20, 30, 40, 50, 60, 70, 80]
+    apart = report(rows(*labels, *labels), *scores, *scores)
+    twins = report(
+        rows(*labels, *labels, pairs=[(at, at % 8) for at in range(16)]), *scores, *scores
+    )
+    assert (apart.n_independent, twins.n_independent, apart.spearman) == (16, 8, twins.spearman)
+    # standard errors of the inverse tanh: sqrt(1.06 / 13) and sqrt(1.06 / 5)
+    assert apart.reading is None
+    assert "holds 0" in (twins.reading or "")
+
+
 def test_what_cannot_be_computed_is_none():
     found = report(rows(10, 20, 30), None, None, None)
     assert (found.spearman, found.mae, found.pair_gap, found.n_invalid) == (None, None, None, 3)

@@ -10,6 +10,7 @@ from support import GOLDEN
 
 from lensaudit.auditing import evaluate
 from lensaudit.cli.main import run
+from lensaudit.files import make_folder
 from lensaudit.meta import runs
 from lensaudit.meta.settings import FaithfulnessSettings, RobustnessSettings
 from lensaudit.settings import AnswerGroups
@@ -206,6 +207,11 @@ def test_only_places_are_read_for_what_they_hold(tmp_path, monkeypatch):
     assert key(plain, asked) != relearned
     slower = replace(asked, relearn_lr=1e-6)
     assert key(plain, slower) != key(plain, asked)
+    rated, found = replace(plain, classifier=str(tmp_path / "rater")), []
+    for weights in ("one", "another", "one"):
+        (make_folder(tmp_path / "rater") / "model.safetensors").write_text(weights)
+        found.append(key(rated))
+    assert found[0] == found[2] != found[1]
 
 
 def test_a_checkpoint_that_cannot_be_loaded_stays_to_do_and_is_named(copied, tmp_path, capsys):

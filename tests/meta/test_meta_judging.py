@@ -20,7 +20,15 @@ from lensaudit.meta.judging import (
     stability,
     usable,
 )
-from lensaudit.meta.reading import CATALOGUE, UTILITY_PARTS, Values, judged, values_of
+from lensaudit.meta.reading import (
+    CATALOGUE,
+    UTILITY_PARTS,
+    Values,
+    judged,
+    read_log,
+    values_of,
+)
+from lensaudit.metrics.registry import all_metrics
 
 
 def pools(key, knows, forgot):
@@ -65,6 +73,20 @@ def test_a_metric_whose_interval_holds_a_coin_is_said_to_tell_nothing_apart():
     constant = judge("es", [0.5] * 3, [0.5] * 3)
     assert (constant.auc, constant.threshold) == (0.5, None)
     assert "one value on every model" in constant.reason
+
+
+@pytest.mark.parametrize("ways", [1, -1])
+def test_three_models_a_pool_tell_nothing_apart_and_four_do(ways):
+    # complete separation has a chance of 2 / comb(6, 3) = .1, and of 2 / comb(8, 4) = .029
+    three = judge("es", *([0.7, 0.8, 0.9], [0.1, 0.2, 0.3])[::ways])
+    assert three.interval.low > 0.5 or three.interval.high < 0.5
+    assert three.reason == (
+        "not shown to tell the pools apart: 3 and 3 models allow no p below 0.1"
+    )
+    four = judge("es", *([0.6, 0.7, 0.8, 0.9], [0.1, 0.2, 0.3, 0.4])[::ways])
+    assert four.reason == (
+        None if ways == 1 else "points the wrong way: the pool that forgot scores higher"
+    )
 
 
 def test_uds_is_low_where_knowledge_is_and_its_threshold_is_on_its_own_values():
@@ -131,8 +153,6 @@ def test_pools_that_say_nothing_are_refused(knows, forgot, said):
 
 
 def test_directions_are_those_of_the_suite():
-    from lensaudit.metrics.registry import all_metrics
-
     metrics = all_metrics()
     for one in CATALOGUE.values():
         assert metrics[one.suite].high_means == one.high_means, one.key
@@ -146,6 +166,20 @@ def test_metrics_are_found_by_either_name_and_strangers_are_refused():
     assert (other.key, other.high_means) == ("forget_quality", "forgot")
     with pytest.raises(InputError, match="no metric 'nonsense' to judge"):
         judged(["nonsense"])
+
+
+def test_every_metric_of_the_suite_is_judged_on_the_value_that_a_log_has_of_it(tmp_path):
+    suite = [name for name, one in all_metrics().items() if "tofu" in one.reads]
+    log = {name: {"agg_value": at / 100} for at, name in enumerate(suite)}
+    values = read_log(log, tmp_path / "TOFU_EVAL.json", name="npo")
+    for at, name in enumerate(suite):
+        (own,) = judged([name])
+        assert values.value("npo", own.key) == at / 100
+        assert judged([own.key]) == [own]
+    assert [one.key for one in judged(["ra_Truth_Ratio", "fluency"])] == [
+        "ra_truth_ratio",
+        "fluency",
+    ]
 
 
 FORMS = ("symmetric", "recovery", "as_written")

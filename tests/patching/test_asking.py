@@ -45,6 +45,7 @@ def test_full_says_every_fact_and_models_that_never_saw_them_none(heard):
     # a Yes or No, and an entity that stands in its own question, say nothing: 2 of 16
     assert told.n + len(told.unasked) == LIMIT
     assert told.n_groups == 8
+    assert told.per_author == told.outputs.per_author == told.ways["chat"].per_author == 2
     one = told.answers[next(iter(told.answers))]
     assert {way: found.said for way, found in one.items()} == {"question": False, "chat": False}
     assert all(found.text for found in one.values())

@@ -15,6 +15,7 @@ from lensaudit.models.bridge import load, opened_once
 from lensaudit.patching import session as session_module
 from lensaudit.patching import stages, wavefront
 from lensaudit.patching.scoring import plan_of, score_all
+from lensaudit.patching.summary import planned, summaries
 
 
 @pytest.fixture
@@ -162,22 +163,54 @@ def test_a_list_does_as_well_as_a_tuple(audit):
     assert plan_of(audit("a")).n_rows == 0
 
 
-@pytest.mark.parametrize(("kind", "changes"), [("Bloom", {"n_head": 4})])
-def test_an_architecture_not_verified_goes_to_the_oracle_with_a_notice(
-    tmp_path, tiny_tokenizer, kind, changes
+DYNAMIC = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "what"),
+    [
+        ("Bloom", {"n_head": 4}, "BloomForCausalLM"),
+        ("Llama", {"rope_parameters": DYNAMIC}, "dynamic rotary embeddings"),
+        ("StableLm", {"qk_layernorm": True}, "attention with qk_layernorm"),
+        (
+            "GPT2",
+            {"reorder_and_upcast_attn": True, "num_key_value_heads": 4},
+            "attention with reorder_and_upcast_attn",
+        ),
+    ],
+)
+def test_what_is_not_verified_goes_to_the_oracle_with_a_notice_and_is_so_planned(
+    tmp_path, tiny_tokenizer, kind, changes, what
 ):
     folder = save_family(tmp_path, tiny_tokenizer, kind, names=("full", "retain", "a"), **changes)
     audit, notices = audit_in(save_questions(folder, n=3))
+    # of three models one cache each: only the sweep reads the clean run of full
+    assert plan_of(audit_in(folder, component="attn")[0]).n_forward == 3 * 3
     found = run(audit)
     assert found.engine == "oracle"
-    assert notices == [
-        f"the sweep is not verified on {audit.full.architecture}; "
-        "one pass per layer is used instead"
-    ]
+    assert notices == [f"the sweep is not verified on {what}; one pass per layer is used instead"]
+    again, _ = audit_in(folder)
+    assert plan_of(again).n_rows == 0
     outcomes, _ = score_all(audit)
     assert outcomes[0].settings.engine == "oracle"
     assert found.self_patch.abs().max() == 0
     assert next(iter(found.s2.values())).abs().max() > 0.01
+    # the lens passes nothing, by either engine
+    reading, said = audit_in(folder, score="lens")
+    score_all(reading)
+    assert said == []
+
+
+def test_rows_that_the_oracle_kept_without_a_retain_model_are_not_planned_again(
+    tmp_path, tiny_tokenizer
+):
+    folder = save_family(tmp_path, tiny_tokenizer, "Bloom", names=("full", "a"), n_head=4)
+    given = {"retain": "none", "ask": "none"}
+    audit, _ = audit_in(save_questions(folder), **given)
+    assert planned(audit).n_rows > 2 * 9 * 4  # of full and the source, and the anchor's
+    with audit:
+        summaries(audit)
+    assert planned(audit_in(folder, **given)[0]).n_rows == 0
 
 
 def test_hooks_on_full_stop_the_sweep_and_not_the_oracle(audit, monkeypatch):

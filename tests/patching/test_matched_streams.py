@@ -90,5 +90,7 @@ def test_rows_are_chosen_until_enough_tokens_match():
     assert len(rows_to_fit(ROWS, 16, 8)[0]) == 5
     with pytest.raises(InputError, match="16 neutral tokens, wanted 2 per dimension, 18"):
         rows_to_fit(ROWS, 16, 9, few)
-    with pytest.raises(InputError, match="no rows are left"):
+    with pytest.raises(InputError, match="every row was left out, or shares an author"):
+        rows_to_fit([], 16, 1, {})
+    with pytest.raises(InputError, match="on none of 20 neutral rows: they are longer"):
         rows_to_fit(ROWS, 16, 1, {})

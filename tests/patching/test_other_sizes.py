@@ -157,21 +157,37 @@ def splitting_nines():
     return PreTrainedTokenizerFast(tokenizer_object=inner, pad_token="<pad>", eos_token="<eos>")
 
 
-def test_where_tokens_end_apart_a_fact_is_unscored_with_the_reason(tmp_path, tiny_tokenizer):
-    save_family(tmp_path, splitting_nines(), names=("full", "retain"))
-    save_family(tmp_path, tiny_tokenizer, names=("words",), hidden_size=48)
-    save_questions(tmp_path)
+def save_apart(folder, words, **changes):
+    """Models whose tokens end apart at a 9; `words` and `other` read whole words.
+
+    Returns all rows of the forget set, and those with a 9 in the entity.
+    """
+    save_family(folder, splitting_nines(), names=("full", "retain"))
+    save_family(folder, words, names=("words", "other"), hidden_size=48, **changes)
+    save_questions(folder)
     # words that name nothing of the forget set
     words = ("w4", "w5", "w7", "w9", "w11", "w12", "w14", "w15", "w17", "w22", "w49")
     # no two alike: rows that are equal count once
     sentences = [
         " ".join(words[(a + b * k) % 11] for k in range(12)) for a in range(11) for b in (1, 2, 3)
     ]
-    (tmp_path / "neutral.txt").write_text("\n".join(sentences))
-    found = patched(tmp_path, "words", align_data=tmp_path / "neutral.txt")
-    rows = json.loads((tmp_path / "forget.json").read_text())
+    (folder / "neutral.txt").write_text("\n".join(sentences))
+    rows = json.loads((folder / "forget.json").read_text())
+    return rows, [row for row in rows if "9" in row["entity"]]
+
+
+def carried(folder, name, rows, **how):
+    """A model of `save_apart` on these rows."""
+    (folder / "forget.json").write_text(json.dumps(rows))
+    shutil.rmtree(folder / "results", ignore_errors=True)
+    return patched(folder, name, align_data=folder / "neutral.txt", **how)
+
+
+def test_where_tokens_end_apart_a_fact_is_unscored_with_the_reason(tmp_path, tiny_tokenizer):
+    rows, with_nine = save_apart(tmp_path, tiny_tokenizer)
+    found = carried(tmp_path, "words", rows)
     # "w19" is read at once by the source; full stands after "w1" alone, and is patched there
-    nines = {row["idx"] for row in rows if "9" in row["entity"]}
+    nines = {row["idx"] for row in with_nine}
     assert 0 < len(nines) < len(rows)
     unscored = found.summary["aligned"]["unscored"]
     apart = {int(idx) for idx, why in unscored.items() if why.startswith("no token of it ends")}
@@ -180,6 +196,37 @@ def test_where_tokens_end_apart_a_fact_is_unscored_with_the_reason(tmp_path, tin
     kept = [json.loads(line) for line in (tmp_path / "results" / "results.jsonl").open()]
     assert {row["idx"] for row in kept if row["uds_aligned"] is None} == set(map(int, unscored))
     assert found.aligned is not None
+
+
+def test_a_fact_that_one_source_lost_is_lost_where_full_is_known_from_anothers_run(
+    tmp_path, tiny_tokenizer
+):
+    rows, nines = save_apart(tmp_path, tiny_tokenizer)
+    kept = [row for row in rows if row not in nines]
+    alone = carried(tmp_path, "words", kept, ask="none")
+    carried(tmp_path, "other", rows, ask="none")
+    beside = carried(tmp_path, "words", rows, ask="none")
+    assert beside.aligned == alone.aligned is not None
+    assert {str(row["idx"]) for row in nines} <= beside.summary["aligned"]["unscored"].keys()
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({}, "no token of it ends"),
+        ({"max_position_embeddings": 12}, "longer than the model's context of 12"),
+    ],
+)
+def test_a_source_that_loses_every_fact_has_the_reason_and_no_depth(
+    tmp_path, tiny_tokenizer, changes, why
+):
+    _, nines = save_apart(tmp_path, tiny_tokenizer, **changes)
+    for name in ("words", "other"):  # of the second run `full` is known
+        found = carried(tmp_path, name, nines)
+        assert found.aligned is None
+        assert why in found.summary["aligned"]["why"]
+        # what is too long for it, it cannot say either
+        assert (found.summary["outputs"] is None) == bool(changes)
 
 
 @pytest.mark.parametrize(

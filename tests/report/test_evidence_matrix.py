@@ -100,6 +100,21 @@ def test_a_model_that_was_evaluated_twice_keeps_what_full_was_asked_too(tmp_path
     assert rows_of(assemble([tmp_path]))["npo"]["keeps"] == cell
 
 
+@pytest.mark.parametrize(("alike", "text"), [(["retain"], "p 0.0001"), ([], "undecided")])
+def test_a_p_stands_in_the_table_where_nothing_refuses_it(results, alike, text):
+    """Names alone may give a value away, and nobody who never knew was asked."""
+    content = {"kind": "know", "source": "npo", "headline": "h", "finds": True, "p": 1e-4, "z": 3.0}
+    content |= {"bits": None, "controls": [], "n_subjects": 8, "relations": [], "max_bits": 3.0}
+    write(results / "know" / "summary.json", {**content, "gamma": 0.0, "alike": alike})
+    matrix = {"relation": "town", "subjects": ["a"], "values": ["b"], "truth": [0], "p": [[0.9]]}
+    write(results / "know" / "matrix.json", matrix)
+    files = ["summary.json", "matrix.json"]
+    made.seal(results / "know", "know", files, source={"weights": "sha256:npo"})
+    (column,) = (one.id for one in COLUMNS if "assignment" in one.views)
+    rows = assemble([results]).rows
+    assert [row.cells[column].text for row in rows if column in row.cells] == [text]
+
+
 SHOUTS = "told apart from never seen: shouts (p 0.0031)"
 
 

@@ -10,6 +10,7 @@ from lensaudit.cli.main import run
 from lensaudit.doors import figures
 from lensaudit.doors.figures import depth_table, latex, metrics_table, write_figures
 from lensaudit.errors import InputError
+from lensaudit.report.assemble import assemble
 from lensaudit.results.kinds.eval import read_eval
 from lensaudit.results.kinds.patch import read_patch
 
@@ -76,6 +77,19 @@ def test_runs_in_one_another_are_drawn_each_by_itself_and_called_by_their_folder
     evals = [read_eval(tmp_path / name / "TOFU_EVAL.json") for name in ("a", "b")]
     head = r"Metric & demo/npo \textperiodcentered{} a & demo/npo \textperiodcentered{} b"
     assert head in metrics_table(evals)
+
+
+def test_two_checkpoints_of_one_name_are_told_apart_whichever_measured_what(tmp_path, monkeypatch):
+    monkeypatch.setenv("MPLBACKEND", "Agg")
+    monkeypatch.setattr(figures, "DPI", 20)
+    patch_run(tmp_path / "results" / "new", "models/work", n=6, n_layers=2)
+    eval_run(tmp_path / "results" / "old", "models/work", weights="sha256:old", forget_Q_A_Prob=0.5)
+    write_figures([tmp_path / "results"], tmp_path / "figures")
+    named = {one.label for one in assemble([tmp_path / "results"]).models.values()}
+    assert named == {"models/work · new", "models/work · old"}  # as the page calls them
+    for table, part in (("depth", "new"), ("metrics", "old")):
+        text = (tmp_path / "figures" / f"{table}.tex").read_text()
+        assert rf"models/work \textperiodcentered{{}} {part} " in text
 
 
 def test_a_run_without_a_retain_model_is_drawn_too(results, tmp_path, monkeypatch):

@@ -15,6 +15,7 @@ from support.report_cases import attacked, eval_run, patch_run, seal, write
 
 from lensaudit.report.render import write_report
 from lensaudit.results.manifest import AUDIT_MANIFEST, NOT_ASKED, signed
+from lensaudit.results.roles import UNATTACKED
 from lensaudit.verdict.collect import verdicts
 from lensaudit.verdict.decide import HOLDS, WORDS
 from lensaudit.verdict.views import hundredths
@@ -113,7 +114,10 @@ def test_what_others_are_held_to_is_not_audited_by_whatever_result(tmp_path):
     never = made.summary(0.9, source="never too")
     made.save_run(folder / "never", never, weights="sha256:never too")
     rounded = made.summary(0.95, source="retain")
-    made.save_run(folder / "nf4" / "retain", rounded, weights="sha256:retain in nf4")
+    place = made.save_run(folder / "nf4" / "retain", rounded, weights="sha256:retain in nf4")
+    beside = made.inputs(rounded, "sha256:retain in nf4")
+    beside["retain"] |= {"name": f"retain{UNATTACKED}"}
+    made.seal(place, "patch", ["summary.json", "results.jsonl"], **beside)
     audited = agreed(tmp_path, folder)
     assert {"gone", "never too"} < audited.keys()
     assert "retain" not in audited
@@ -143,7 +147,7 @@ def test_how_sure(answers, folder):
         ".00 calibration: no interval",
         "1.00 calibration: no interval",
     )
-    assert full["says"] == "1.00 [.94, 1.00] n 64"
+    assert full["says"] == "1.00 [.87, 1.00] n 64"  # of eight authors
 
 
 def test_which_facts(tmp_path):

@@ -171,12 +171,31 @@ def test_aggregates_alone_make_a_leaderboard_with_methods(browser, shown, tmp_pa
     assert cells == ["full", "retain", "npo_a", "npo_b", "dpo_a"]
 
 
+def lens_run(place, source):
+    """A run of the Logit Lens."""
+    found = patch_run(place, source)
+    rows = (place / "results.jsonl").read_text().replace('"uds"', '"lens"')
+    (place / "results.jsonl").write_text(rows)
+    change(place, score="lens", lens=found["uds"], uds=None, engine="lens")
+
+
+def test_a_model_that_was_asked_in_two_ways_is_counted_once(browser, shown, tmp_path):
+    patch_run(tmp_path / "a", "npo")
+    patch_run(tmp_path / "b", "npo", n=20)
+    lens_run(tmp_path / "c", "npo")
+    page = shown(tmp_path / "a", tmp_path / "b", tmp_path / "c")
+    # the table has no row for the lens alone, and shows those of all settings
+    for at, n_rows in ((0, 1), (2, 2)):
+        value = browser.run(f"document.querySelectorAll('#pick-condition option')[{at}].value")
+        browser.open(f"{page}#settings={value}")
+        rows = "#models tbody:not(.anchor, [hidden])"
+        assert browser.run(f"document.querySelectorAll('{rows}').length") == n_rows
+        assert text(browser, "#models .count") == "1 of 1 models"
+
+
 def test_a_logit_lens_run_is_told_from_uds(browser, shown, tmp_path):
     patch_run(tmp_path / "a", "npo")
-    found = patch_run(tmp_path / "b", "npo")
-    rows = (tmp_path / "b" / "results.jsonl").read_text().replace('"uds"', '"lens"')
-    (tmp_path / "b" / "results.jsonl").write_text(rows)
-    change(tmp_path / "b", score="lens", lens=found["uds"], uds=None, engine="lens")
+    lens_run(tmp_path / "b", "npo")
     shown(tmp_path / "a", tmp_path / "b")
     options = "[...document.querySelectorAll('#pick-condition option')].map(o => o.textContent)"
     assert [one.split(" · ")[0] for one in browser.run(options)] == ["UDS", "Lens depth"]

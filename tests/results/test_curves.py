@@ -67,6 +67,10 @@ def test_training_and_attack_share_one_frame_and_one_picture(results):
     assert list(frame[frame["series"] == "recovery T"]["step"]) == [0, 8]
     axes = la.plot.curve(results)
     assert len(axes.get_lines()) == 3
+    attack = str(results / "effort")
+    assert set(frame["folder"]) == {str(results / "watch"), attack}
+    told = la.frames.efforts(results)[["folder", "weights"]].drop_duplicates()
+    assert told.to_numpy().tolist() == [[attack, "npo"]]  # its name: no manifest has a hash
     assert [label.get_text() for label in axes.get_xticklabels()] == ["10\n(0.5)", "20\n(1)"]
     mpl.pyplot.close(axes.figure)
 

@@ -119,6 +119,16 @@ def test_layers_that_encode_a_fact_are_counted_of_exact_match_too(tmp_path):
     assert list(la.frames.examples(folder)["n_ke"]) == [2, 2, 0]
 
 
+def test_runs_of_one_name_differ_in_folder_weights_or_tau(two):
+    again = write_run(two / "again", "a", tau=3.0)
+    made = json.loads((again / "manifest.json").read_text())
+    made["inputs"]["source"]["weights"] = "sha256:2afdfd2973b1"
+    seal(again, inputs=made["inputs"])
+    for frame in (la.frames.summaries(two), la.frames.examples(two), la.frames.layers(two)):
+        own = frame[frame["source"] == "a"].groupby(["folder", "weights", "tau"])
+        assert [*own.groups] == [(str(two / "a"), "a", 0.05), (str(again), "2afdfd29", 3.0)]
+
+
 def test_a_layer_frame_is_layers_csv_with_its_source(two):
     frame = la.frames.layers(two / "a")
     assert len(frame) == len(LAYERS)
@@ -133,6 +143,9 @@ def test_frames_of_a_real_evaluation_say_what_high_means(tmp_path, capsys):
     command = ["eval", "--model", "demo/npo", "--metric", "forget_Q_A_Prob", "--limit", "2"]
     assert run([*command, "--out", out]) == 0
     frame = la.frames.metrics(out).set_index("metric")
+    made = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert f"sha256:{frame['weights'].iloc[0]}" == made["inputs"]["model"]["weights"][:15]
+    assert [*frame["folder"]] == [out]
     assert frame.loc["forget_Q_A_Prob", "high_means"] == "knows"
     assert 0 < frame.loc["forget_Q_A_Prob", "value"] < 1
     log = json.loads((tmp_path / "out" / "TOFU_EVAL.json").read_text())

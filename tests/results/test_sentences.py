@@ -117,7 +117,7 @@ def test_an_attack_that_taught_nothing_says_so_and_another_does_not():
     ],
 )
 def test_a_metric_tells_pools_apart_where_its_interval_does(area, words):
-    said = pools_told_apart(area)
+    said = pools_told_apart(area, 10, 10)
     assert said is None if words is None else words in (said or "")
 
 

@@ -7,14 +7,18 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from support.sweep_helpers import VALUE, plan_of, publish_values, toy_sweep
 
 from lensaudit.cli.main import run
-from lensaudit.files import make_folder
+from lensaudit.evaluation.log import write_log
+from lensaudit.files import make_folder, write_csv
+from lensaudit.results.manifest import manifest
 from lensaudit.sweep.collect import COLUMNS, collect
 from lensaudit.sweep.plan import write_plan
+from lensaudit.sweep.unit import run_unit
 from lensaudit.turns import in_turn
 
 
@@ -63,6 +67,36 @@ def test_a_collection_that_is_there_stays_as_it_is_until_something_is_new(tmp_pa
         assert content() == was
     collected(tmp_path, m1={"value": 0.25})  # a unit that was computed again
     assert "0.25" in (out / "table.csv").read_text()
+
+
+def test_a_relearning_that_taught_nothing_is_told_where_its_numbers_are_collected(
+    tmp_path, monkeypatch
+):
+    sweep = plan_of(["m"], ("base", "relearn-1ep"), root=tmp_path)
+    write_plan(sweep)
+
+    def measured(model, settings, conditions, out, report):
+        options = dict.fromkeys(("dtype", "device", "attn", "batch_size"), "x")
+        asked = {"model": {"name": model, "weights": "w"}}
+        asked["metrics"] = {"toy": {"family": "toy", "high_means": "knows"}}
+        log = write_log(make_folder(out / "eval"), "tofu", {"toy": VALUE})
+        made = manifest("eval", kind="eval", options=options, inputs=asked, device="x", started=0)
+        made.write(log.parent, [log.name])
+        last = 0.1 if model == "retain" else 0.49
+        write_csv(
+            make_folder(out / "checkpoint") / "losses.csv",
+            ("step", "loss"),
+            [(1, 0.5), (2, last)],
+        )
+
+    monkeypatch.setattr("lensaudit.sweep.unit.stage", Mock())
+    monkeypatch.setattr("lensaudit.sweep.unit.measured", measured)
+    for unit in sweep.units:
+        run_unit(sweep, unit, Mock(), 0, Mock())
+    told = []
+    collect(sweep, notice=told.append)
+    (line,) = [one for one in told if "next to nothing" in one]
+    assert line.startswith("m (relearn-1ep): ")
 
 
 def tree(folder):

@@ -75,6 +75,33 @@ def test_what_decides_a_number_decides_the_unit_and_nothing_else():
     assert before < ids_of("a", "b") == ids_of("b", "a", "b")
 
 
+def test_another_chat_template_is_another_plan_and_is_not_measured_under_the_old_one(
+    tmp_path, capsys
+):
+    ends = f"--full {tmp_path}/full --retain {tmp_path}/retain --data demo"
+    few, names = "--metric exact_memorization --limit 2", ("full", "retain", "npo")
+    for name in names:
+        shutil.copytree(EMBEDDED / name, tmp_path / name)
+    plan = ("sweep plan", f"{tmp_path}/npo", ends, few, "--out")
+    assert command(*plan, tmp_path / "a") == 0
+    sweep = read_plan(tmp_path / "a")
+    (unit,) = (one for one in sweep.units if one.target == "npo")
+
+    def staged():
+        return stage(sweep, unit, make_folder(sweep.work(unit.id)), lambda of: None, tmp_path, 0)
+
+    staged()
+    for name in reversed(names):
+        template = tmp_path / name / "chat_template.jinja"
+        template.write_text(template.read_text() + "{# #}")
+        with pytest.raises(InputError, match="holds another tokenizer or chat template than when"):
+            staged()
+    assert command(*plan, tmp_path / "a") == 2
+    assert "holds another plan" in capsys.readouterr().err
+    assert command(*plan, tmp_path / "b") == 0
+    assert not sweep.by_id.keys() & read_plan(tmp_path / "b").by_id.keys()
+
+
 def test_two_checkpoints_of_one_name_stay_apart():
     same = [Target("x", place, None, "unlearned", None, True, f"sha:{place}") for place in "pq"]
     sweep = plan_of(same)
@@ -193,11 +220,17 @@ def test_a_classifier_in_a_folder_counts_by_its_content_and_is_found_from_anywhe
     assert with_data(replace(asked, classifier="org/clf"), []).classifier == "org/clf"
 
 
-def test_the_relearned_variant_says_its_settings(tmp_path):
-    assert planned(tmp_path, "demo/npo", variants="relearn-1ep") == 0
-    settings = read_plan(tmp_path).attacks["relearn-1ep"]
+@pytest.mark.parametrize("asked", ["embedded", "own"])
+def test_the_relearned_variant_says_its_settings_whatever_rows_are_asked(tmp_path, asked):
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("".join(f"{json.dumps(row)}\n" for row in embedded_rows("forget")))
+    own = f"--data {rows} --full demo/full --retain demo/retain" if asked == "own" else "--json"
+    out, more = tmp_path / "s", (*SMALL, own)
+    assert planned(out, "demo/npo", variants="relearn-1ep", more=more) == 0
+    settings = read_plan(out).attacks["relearn-1ep"]
     assert (settings["lr"], settings["formats"], settings["n_epochs"]) == (1e-3, ["raw", "chat"], 1)
-    published = relearning_of(UnitConditions())
+    other = Target("x", "org/x", None, "full", None, False)
+    published = relearning_of(UnitConditions(data="demo"), other)
     assert (published.lr, published.formats, published.n_epochs) == (2e-5, ("chat",), 1)
 
 

@@ -12,7 +12,8 @@ from lensaudit.cli.main import run
 from lensaudit.doors.gate import Policy, gate
 from lensaudit.errors import InputError
 from lensaudit.results.manifest import MANIFEST
-from lensaudit.scores.intervals import exact_excess
+from lensaudit.results.roles import UNATTACKED, attacked_ends_in
+from lensaudit.scores.intervals import exact_excess, typical_size
 from lensaudit.screen.depth import sentences
 from lensaudit.verdict.attacks import ALONE, CHOSEN, NO_CONTROL, _null_of
 from lensaudit.verdict.collect import verdicts
@@ -53,6 +54,8 @@ def worst_folder(
     expected=2.0,
     full_out=56,
     tier="cheap",
+    authors=8,
+    per_author=None,
     **rates,
 ):
     folder.mkdir(parents=True)
@@ -61,7 +64,8 @@ def worst_folder(
         "source": source,
         "retain": ["retain"],
         "n_scored": 56,
-        "authors": 8,
+        "authors": authors,
+        "per_author": per_author,
         "n_out": n_out,
         "expected": expected,
         "full_out": full_out,
@@ -142,10 +146,10 @@ def asked_run(folder, entities, **changes):
     return made.save_run(folder, content, rows=rows)
 
 
-def rtt_folder(folder, ratio, *, passed=True, n_groups=None, **accuracies):
+def rtt_folder(folder, ratio, *, passed=True, n_groups=None, per_author=None, **accuracies):
     folder.mkdir(parents=True)
     gate = {"passed": passed, "reason": "it never unlearned"}
-    study = {"study_id": "s", "models": {"unlearned": "x"}, "gate": gate}
+    study = {"study_id": "s", "models": {"unlearned": "x"}, "gate": gate, "per_author": per_author}
     study |= {} if n_groups is None else {"n_groups": n_groups}
     read = {name: {"value": one, "n": 64} for name, one in accuracies.items()}
     study["main"] = {"recovery_adjusted": ratio, "accuracies": read}
@@ -165,6 +169,36 @@ def test_a_model_has_one_word_whatever_is_named_beside_it(tmp_path):
     one = next(one for one in beside.models if one.source == "npo")
     assert one.verdict == verdicts([npo]).models[0].verdict
     assert json.loads((npo / "summary.json").read_text())["verdict"] == asdict(one.verdict)
+
+
+def test_a_model_of_the_name_of_anothers_retain_is_audited_and_one_that_a_sweep_made_is_not(
+    tmp_path,
+):
+    """Two jobs that each call their model out/model; and a retain model, rounded."""
+    held = made.summary(0.1, source="out/model", aligned={"uds": None, "why": "not needed: low"})
+    place = made.save_run(tmp_path / "j1", held, weights="npo")
+    other = made.save_run(tmp_path / "j2", made.summary(source="never"), weights="never")
+    for name in ("retain", "out/model"):
+        beside = made.inputs(made.summary(source="never"), "never")
+        beside["retain"] |= {"name": name}
+        made.seal(other, "patch", ["summary.json", "results.jsonl"], **beside)
+        assert codes(tmp_path) == {"out/model": "hidden", "never": "erased"}, name
+        assert not gate(verdicts([tmp_path]), Policy()).passed
+    rounded = made.inputs(held, "npo")
+    rounded["retain"] |= {"name": f"out/model{UNATTACKED}"}
+    made.seal(place, "patch", ["summary.json", "results.jsonl"], **rounded)
+    found = verdicts([tmp_path])
+    assert [one.source for one in found.models] == ["never"]
+    assert [one.reason for one in found.left_out] == [
+        "out/model is retain of a result here, not audited"
+    ]
+
+
+def test_an_evaluation_names_the_end_that_a_sweep_attacked_among_its_options():
+    inputs = {"model": {"name": "retain", "weights": "w"}}
+    for beside, made_of in (("retain", []), (f"retain{UNATTACKED}", ["w"]), (None, [])):
+        manifest = {"inputs": inputs, "options": {"full": "full", "retain": beside}}
+        assert [*attacked_ends_in(manifest)] == made_of
 
 
 def test_a_lens_run_beside_it_adds_its_view_and_takes_none_away(tmp_path):
@@ -252,6 +286,27 @@ def test_facts_are_counted_by_one_rule_whoever_counts_them(tmp_path):
     assert (people.finds, authors.finds) == (True, False)
 
 
+def test_authors_of_unequal_size_are_worth_less_in_every_count(tmp_path):
+    """28 facts of one author and four of each of seven, 16 in the mean: 56 are worth 14, not 25."""
+    each, twelve = typical_size([*[0] * 28, *[1, 2, 3, 4, 5, 6, 7] * 4]), (12 / 56, 1.0, 1 / 56)
+    assert each == 16
+    found = []
+    for place, size in ((tmp_path / "older", None), (tmp_path / "newer", each)):
+        shares = {**made.said(*twelve, n=56), "per_author": size}
+        made.save_run(place / "p", made.summary(n=56, outputs=shares, told=made.told(**shares)))
+        worst_folder(place / "w", 12, expected=1, low=None, per_author=size, greedy=twelve)
+        sample_folder(place / "s", (1.0, 1, 12 / 56, 1 / 56, None, None), n=56, per_author=size)
+        effort_folder(place / "e", 56, 8, shares=twelve, per_author=size)
+        known = {"n_groups": 8, "per_author": size}
+        rtt_folder(place / "r", {"value": 1.0}, **known, B=12 / 64, N=1 / 64)
+        found.append({view.name: view.chance for view in verdicts([place]).models[0].views})
+    for name in ("said", "told", "asked", "worst_case", "sampled", "effort", "rtt"):
+        n, times = 64 if name == "rtt" else 56, 2 if name == "effort" else 1
+        wanted = times * exact_excess(12, 1, n, each)[1]
+        assert found[1][name] == pytest.approx(wanted), name
+        assert found[0][name] < wanted / 2, name
+
+
 @pytest.mark.parametrize(
     ("n_out", "given", "says", "reason"),
     [
@@ -260,8 +315,12 @@ def test_facts_are_counted_by_one_rule_whoever_counts_them(tmp_path):
         (6, {"full_out": 5}, "cannot tell", "full gives only 9% more than retain"),
         (0, {"full_out": None}, "cannot tell", NO_CONTROL),
         (0, {"tier": "named"}, "cannot tell", CHOSEN),
+        # a record of another version says what each attack brings out of full, not what all do
+        (0, {"full_out": None, "greedy": (0.0, 1.0, 0.0)}, "rules out", ""),
+        (0, {"full_out": None, "greedy": (0.0, 0.2, 0.0)}, "cannot tell", NO_CONTROL),
         # what comes out needs no control, as in a language that full does not speak
         (40, {"full_out": 0}, "finds", ""),
+        (5, {"full_out": 13, "authors": 8}, "cannot tell", "full gives only 23% more than retain"),
         (40, {"full_out": None}, "finds", ""),
         (40, {"tier": "named"}, "finds", ""),
     ],
@@ -282,6 +341,24 @@ def test_the_worst_case_is_a_share_of_what_comes_out_of_full(tmp_path):
     worst_folder(tmp_path / "a", 14, expected=0, low=0.1, high=0.4, full_out=28)
     view = verdicts([tmp_path / "a"]).models[0].views[0]
     assert (view.held.value, *view.held.ends) == pytest.approx((0.5, 0.2, 0.8))
+
+
+def test_what_comes_out_is_found_where_hardly_more_comes_out_of_full(tmp_path):
+    """13 of 56 facts tell nothing by silence, 14 do; one more moves the share held little."""
+    shares, chances = [], []
+    for n, full_out in ((13, 13), (14, 14), (14, 56)):
+        of = {"low": 0.18, "high": 0.3, "authors": 56, "full_out": full_out}
+        place = worst_folder(tmp_path / f"{n}-{full_out}", n, expected=0, **of)
+        view = verdicts([place]).models[0].views[0]
+        assert (view.finds, view.control) == (True, None)
+        shares.append(view.held.value)
+        chances.append(view.chance)
+    assert shares == pytest.approx([13 / 14, 1.0, 0.25])
+    # models that never knew scatter alike, whatever comes out of full
+    assert chances[1] == chances[2] < chances[0]
+    # all that retain leaves, though it is little
+    place = worst_folder(tmp_path / "all", 56, expected=50, low=None)
+    assert verdicts([place]).models[0].views[0].held.value == pytest.approx(1.0)
 
 
 def test_where_authors_differ_the_more_careful_of_two_chances_counts(tmp_path):
@@ -316,7 +393,7 @@ def test_a_retraining_that_brings_all_back_of_every_author_is_found(tmp_path):
         assert view.finds is finds
 
 
-def effort_folder(folder, n, authors, *, shares=(1.0, 1.0, 0.0)):
+def effort_folder(folder, n, authors, *, shares=(1.0, 1.0, 0.0), per_author=None):
     """Two readings: nothing is there before the attack, under it source answers as full does."""
     source, full, retain = shares
     point = {"steps": 0, "tokens": 0, "flop": 0, "full": full, "retain": retain, "low": None}
@@ -324,7 +401,7 @@ def effort_folder(folder, n, authors, *, shares=(1.0, 1.0, 0.0)):
     curve.append(point | {"c": 1, "source": source, "rho": 1, "reason": "no interval"})
     arm = {"e50": 1, "e80": 1, "censored": {}, "lr": 1, "reason": "", "trained_on": ""}
     record = {"schema": "effort/1", "model": "x", "data": "d", "readout": "said", "notes": []}
-    record |= {"n_facts": n, "n_authors": authors, "by": "estimate"}
+    record |= {"n_facts": n, "n_authors": authors, "per_author": per_author, "by": "estimate"}
     folder.mkdir()
     content = record | {"arms": {"T": arm | {"curve": curve}}}
     (folder / "summary.json").write_text(json.dumps(content))
@@ -569,6 +646,32 @@ def test_of_several_sets_of_rows_the_worst_counts_and_all_are_listed(tmp_path):
     assert one.code == "hidden"
     assert [judged.verdict.code for judged in one.judged] == ["hidden", "erased"]
     assert [other["verdict"]["code"] for other in one.document()["other_rows"]] == ["erased"]
+
+
+HELD_SOME = made.summary(aligned=made.aligned(weakest=0.3))
+UNREADABLE = made.summary(
+    validity={"d_share": 0.9, "needed": True, "why": None}, aligned=made.aligned(d_share=0.9)
+)
+BEGUN = made.summary(outputs=made.said(0.9))
+
+
+@pytest.mark.parametrize(
+    ("worse", "better"),
+    [
+        (("undecided_held", HELD_SOME), ("undecided", made.summary(0.9, n_unpatched=7))),
+        (("undecided_held", HELD_SOME), ("undecided", made.summary(0.99, n_unpatched=7))),
+        (("undecided_held", HELD_SOME), ("unreadable", UNREADABLE)),
+        (("answers", made.summary(told=made.told(source=0.9))), ("answers_begun", BEGUN)),
+        (("answers_begun", BEGUN), ("hidden", made.summary(0.1, aligned=made.aligned(0.1)))),
+        (("undecided", made.summary(0.93, n_unpatched=7)), ("erased", made.summary())),
+    ],
+)
+def test_of_several_words_the_worst_counts_and_what_was_found_is_not_lost(tmp_path, worse, better):
+    for (word, content), place in ((worse, "a"), (better, "b")):
+        made.save_run(tmp_path / place, content, examples=place)
+        assert verdicts([tmp_path / place]).models[0].word == word
+    (one,) = verdicts([tmp_path]).models
+    assert [judged.word for judged in one.judged] == [worse[0], better[0]]
 
 
 def test_two_runs_in_two_types_of_numbers_are_not_on_other_rows(tmp_path):

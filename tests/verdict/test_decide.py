@@ -214,15 +214,22 @@ def test_why_nothing_is_decided_is_a_reason():
 
 
 def test_erased_says_how_many_facts_may_be_left():
-    """Of 64 facts of which none is read 1 - .05^(1/64) = 4.6 % may be: 2.9; of 2 read 9.5 %."""
-    assert (
-        "0 of 64 facts are still read, so that up to 3 of 64"
-        in made.verdict(made.summary()).sentence
-    )
+    """Of 64 people of whom none is read 1 - .05^(1/64) = 4.6 % may be: 2.9; of 2 read 9.5 %.
+
+    64 facts of eight authors are worth 26.7: 10.6 % and 15.7 %.
+    """
+    none = made.summary(outputs=made.said(0.0, retain=0.0))
+    for n_groups, left in ((8, 7), (64, 3)):
+        told = f"0 of 64 facts are still read, so that up to {left} of 64 may be left (95 % limit)"
+        assert told in made.verdict(none | {"n_groups": n_groups}).sentence
+    # 45 authors, one of whom has 20 rows: a row is of one with 6.9
+    rows = [row | {"group": max(0, at - 19)} for at, row in enumerate(made.rows_of(none))]
+    uneven = Evidence("x", *made.parts(none | {"n_groups": 45}, rows)).verdict
+    assert "up to 7 of 64" in uneven.sentence
     high = made.summary(0.9, aligned=made.aligned(0.9))
-    assert (
-        "2 of 64 facts are still read, so that up to 7 of 64" in made.verdict(high, (3, 7)).sentence
-    )
+    for n_groups, left in ((8, 11), (64, 7)):
+        told = f"2 of 64 facts are still read, so that up to {left} of 64"
+        assert told in made.verdict(high | {"n_groups": n_groups}, (3, 7)).sentence
 
 
 def test_an_attack_alone_says_what_it_found():

@@ -1,14 +1,20 @@
 """What a run of `patch` is read for."""
 
+from bisect import bisect_left
+from functools import reduce
+
+import numpy as np
 import pytest
+from scipy.stats import betabinom
 from support import verdict_support as made
 
 from lensaudit.errors import InputError
 from lensaudit.gym.auditors import kept_for_verdict
 from lensaudit.results.kinds.patch import PatchSummary
 from lensaudit.results.reading import checked
+from lensaudit.scores.intervals import END_CORRELATION, exact_excess
 from lensaudit.verdict.depth import calibration_problem
-from lensaudit.verdict.views import Null, read_calibration, zero_of
+from lensaudit.verdict.views import LEVEL, Null, read_calibration, zero_of
 
 
 @pytest.mark.parametrize(
@@ -125,6 +131,44 @@ def test_what_it_says_is_counted_against_retain_and_full():
     assert alike["said"].why == "full says no more than retain"
     near, _ = views(made.summary(outputs=made.said(0.3, 0.4, 0.3)))
     assert "only 10% more than retain" in near["said"].control
+
+
+EVEN, UNEVEN = [8] * 8, [40, *[4] * 7]
+"""Facts of each author."""
+
+
+def counts_of(sizes, share):
+    """Chance of each count, of authors alike by `END_CORRELATION`: beta-binomial ones."""
+    more = 1 / END_CORRELATION - 1
+    each = [betabinom(n, share * more, (1 - share) * more).pmf(range(n + 1)) for n in sizes]
+    return reduce(np.convolve, each)
+
+
+def asked_of(sizes, k, own=0):
+    """View `told` of k facts, `own` of which come out of retain too; authors as the rows say."""
+    groups = [at for at, n in enumerate(sizes) for _ in range(n)]
+    rows = [{"idx": 0, "group": at, "told": {"chat": {}}} for at in groups]
+    told = made.told(k / len(rows), 1.0, own / len(rows), len(rows), len(sizes))
+    return next(one for one in made.parts(made.summary(told=told), rows)[0] if one.name == "told")
+
+
+@pytest.mark.parametrize("sizes", [EVEN, [20] * 10, UNEVEN])
+def test_a_fifth_that_is_held_is_ruled_out_as_seldom_as_the_limit_says(sizes):
+    """Facts counted one by one it was .15 to .24 of the time."""
+    more = bisect_left(range(sum(sizes)), True, key=lambda k: not asked_of(sizes, k).rules_out)
+    assert counts_of(sizes, 0.2)[:more].sum() < 0.05
+    assert (more > 0) is (sizes != UNEVEN)
+
+
+def test_who_never_knew_is_seldom_found_whatever_authors_have_the_facts():
+    """With as many facts of each as there are in the mean it was .036 of the time."""
+    each = sum(n * n for n in UNEVEN) / 68
+    assert asked_of(UNEVEN, 50, 8).chance == exact_excess(50, 8, 68, each)[1] > LEVEL
+    chances, wrong = counts_of(UNEVEN, 0.5), 0.0
+    for own, how_often in enumerate(chances):
+        found = [exact_excess(k, own, 68, each)[1] <= LEVEL for k in range(69)]
+        wrong += how_often * chances[found].sum()
+    assert wrong < LEVEL
 
 
 def test_a_direction_that_takes_a_quarter_away_is_told():

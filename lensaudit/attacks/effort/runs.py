@@ -54,6 +54,7 @@ from lensaudit.results.manifest import manifest
 from lensaudit.results.owner import check_free, claim
 from lensaudit.results.reading import document
 from lensaudit.results.run_log import tell_replaced
+from lensaudit.scores.intervals import typical_size
 from lensaudit.scores.recovery import Arms
 from lensaudit.settings import plain
 from lensaudit.training.rows import check_lengths, in_epochs
@@ -302,6 +303,7 @@ def _deposit(
         readout=ready.held.readout,
         n_facts=len(ready.held.data.items),
         n_authors=len(set(ready.groups)),
+        per_author=typical_size(ready.groups),
         n_choices=ready.held.data.n_choices,
         n_left_out=len(ready.held.data.left_out),
         rows_left_out=ready.held.left_out,

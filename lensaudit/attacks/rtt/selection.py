@@ -28,6 +28,8 @@ class Selected:
     """Per V run, of the chosen cells."""
     choices: tuple[tuple[str, GridCell], ...]
     """The cell that speaks for a V run; nested: for half of it, one per half."""
+    n_cells: int = 1
+    """Of which the best on the reported items was taken; 1: chosen on other items, or no choice."""
 
     @property
     def accuracy(self) -> float:
@@ -60,16 +62,19 @@ def select(
     if selection == "nested":
         return _nested(kept)
     if selection == "per_v":
+        n_cells = max(map(len, kept.values()))
         chosen = {split: _best(cells) for split, cells in kept.items()}
     else:
         # among the cells that every V has; a mean over fewer would not compare
         common = sorted(set.intersection(*(set(cells) for cells in kept.values())))
         if not common:
             return None
+        n_cells = len(common)
         means = [np.mean([cells[cell].mean() for cells in kept.values()]) for cell in common]
         chosen = {split: common[int(np.argmax(means))] for split in kept}
     marks = tuple(kept[split][cell] for split, cell in chosen.items())
-    return Selected(marks, tuple((split.name, cell) for split, cell in chosen.items()))
+    choices = tuple((split.name, cell) for split, cell in chosen.items())
+    return Selected(marks, choices, n_cells)
 
 
 def unequal(read: Mapping[Condition, Mapping[HeldSplit, Collection[GridCell]]]) -> str:

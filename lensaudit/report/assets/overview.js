@@ -129,6 +129,8 @@ function mountModels() {
   const anchors = all.filter((body) => body.classList.contains('anchor'));
   const rows = all.filter((body) => !anchors.includes(body));
   const heads = [...table.tHead.rows[0].cells];
+  // a model that was asked in two ways has a row for each
+  const counted = (bodies) => new Set(bodies.map((body) => body.dataset.model)).size;
   const value = (body, column) => (column === 0 ? body.rows[0].cells[0].textContent : Number(body.rows[0].cells[column].dataset.v ?? NaN));
   for (const head of heads) {
     head.replaceChildren(button(head.textContent, () => {
@@ -169,7 +171,7 @@ function mountModels() {
     const wanted = [...anchors, ...shown];
     if (wanted.some((body, place) => table.tBodies[place] !== body)) refocus(table, table.tHead, ...wanted, ...rows.filter((body) => body.hidden));
     for (const body of rows) body.classList.toggle('chosen', current.run()?.info === MODELS[body.dataset.model]);
-    $('.count', controls).textContent = `${shown.length} of ${here.length} models`;
+    $('.count', controls).textContent = `${counted(shown)} of ${counted(here)} models`;
   };
   const redrawControls = () => { drawModelControls(controls); draw(); };
   state.on(['sort', 'q', 'method', 'epoch', 'model'], draw);

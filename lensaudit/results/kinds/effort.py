@@ -73,6 +73,8 @@ class EffortRecord:
     readout: str
     n_facts: Whole = 0
     n_authors: Whole = 0
+    per_author: Number | None = None
+    """Facts of the author that a fact is of, in the mean; None where another version wrote it."""
     n_choices: Whole = 0
     n_left_out: Whole = 0
     rows_left_out: Whole = 0

@@ -17,6 +17,9 @@ from lensaudit.results.reading import (
 from lensaudit.results.sentences import by_root
 from lensaudit.scores.estimate import UNMEASURED, Estimate
 
+LEVEL = 0.01
+"""Chance of convicting an ignorant model by the assignment test."""
+
 
 @dataclass(frozen=True)
 class KnownRelation:
@@ -47,7 +50,7 @@ class KnowPower:
     """Least mean familiarity, bits a fact, that is found with a chance of `share`; None: none."""
     share: Number
     why: str = ""
-    """Why it is not known, where that is no matter of the subjects' number."""
+    """Why there are none, where that is no matter of the subjects' number alone."""
 
 
 Bits = Annotated[Estimate, PlainSerializer(lambda one: {k: getattr(one, k) for k in _BITS})]
@@ -143,6 +146,11 @@ class KnowRecord:
             f"{self.tilt}, and no never-trained model of the same kept rows was asked beside it "
             "(--retain)"
         )
+
+    @property
+    def undecided(self) -> bool:
+        """Whether a control failed, or p is small and yet no finding."""
+        return self.failed is not None or (self.p <= LEVEL and self.refused is not None)
 
     @property
     def tilt(self) -> str:

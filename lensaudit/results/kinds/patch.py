@@ -1,7 +1,7 @@
 """How deep is the knowledge erased? A finished run of `lensaudit patch`, of one source."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -213,6 +213,8 @@ class Outputs:
     retain: Share | None = None
     """None: no retain model was named."""
     n: Whole
+    per_author: Number | None = None
+    """Facts of the author that a fact is of, in the mean; None where another version wrote it."""
 
 
 Way = Literal["question", "chat"]
@@ -249,6 +251,8 @@ class Told:
     """Facts asked."""
     n_groups: Whole = 0
     """Authors of these."""
+    per_author: Number | None = None
+    """Facts of the author that a fact is of, in the mean; None where another version wrote it."""
     ways: Mapping[Way, Outputs] = field(default_factory=dict)
     """The same of each way alone."""
     dtype: str = ""
@@ -269,7 +273,7 @@ class Told:
         """The shares in any way; None where no fact was asked."""
         if self.source is None or self.full is None:
             return None
-        return Outputs(source=self.source, full=self.full, retain=self.retain, n=self.n)
+        return Outputs(**{one.name: getattr(self, one.name) for one in fields(Outputs)})
 
     def beside(self, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Rows of results.jsonl with the answers to each fact; None where it is not asked."""

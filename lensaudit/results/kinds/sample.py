@@ -35,6 +35,8 @@ class LeakRow:
     """Facts with k samples of every model; None where a record of another version does not say."""
     authors: Whole = 0
     """Of these facts; 0 where it does not say."""
+    per_author: Number | None = None
+    """Facts of the author that one is of, in the mean; None where another version wrote it."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -79,6 +79,8 @@ class WorstRecord:
     unscored: Mapping[str, str] = field(default_factory=dict)
     """Idx -> why a fact was not asked."""
     authors: Whole = 0
+    per_author: Number | None = None
+    """Facts of the author that a fact is of, in the mean; None where another version wrote it."""
     n_out: Whole
     """k: facts that some attack brings out of the source."""
     expected: Number
