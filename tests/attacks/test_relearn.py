@@ -25,8 +25,9 @@ from lensaudit.errors import InputError
 from lensaudit.meta.runs import prepare_robustness
 from lensaudit.meta.settings import RobustnessSettings
 from lensaudit.models.checkpoint import open_model
+from lensaudit.models.registry import load_registry, resolve
 from lensaudit.patching.settings import PatchSettings
-from lensaudit.sweep.plan import UnitConditions, relearned_rows, relearning_of
+from lensaudit.sweep.plan import UnitConditions, planned, relearned_rows, relearning_of
 from lensaudit.training.rows import finetune_batches, load_rows, rows_hash
 from lensaudit.verdict.collect import verdicts
 from tools.demo_family.tokenizer import train_tokenizer
@@ -130,8 +131,9 @@ def test_every_command_shows_a_demo_model_the_same_rows_in_the_same_order(tmp_pa
     conditions = UnitConditions(data="demo")
     asked = RobustnessSettings(attack="relearn", models=("demo/npo",), by="none", out=tmp_path)
     judged = prepare_robustness(asked, print).planned(asked.models, (), asked)[0].conditions
-    how = relearning_of(judged)
-    assert job.settings == relearning_of(conditions) == how == DEMO_RELEARNING
+    full = planned(resolve("demo/full", load_registry()))
+    how = relearning_of(judged, full)
+    assert job.settings == relearning_of(conditions, full) == how == DEMO_RELEARNING
     swept = load_rows(relearned_rows(conditions, None), part="forget")
     attacked = load_rows(relearned_rows(judged, judged.relearn_on), part="forget")
     assert rows_hash(job.rows) == rows_hash(swept) == rows_hash(attacked)
