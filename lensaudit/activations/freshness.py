@@ -12,9 +12,11 @@ from lensaudit.models.checkpoint import Checkpoint, config_of, load_tokenizer, o
 from lensaudit.models.hashing import looking
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.models.sizes import context_of
+from lensaudit.once import once
 from lensaudit.settings import Place, Seam
 
 
+@once
 def files_of(*names: str) -> Checkpoint | None:
     """The first of some models whose files lie in folders here; None where none does."""
     for name in names:

@@ -17,7 +17,7 @@ from lensaudit.data.neutral import kept_facts, neutral_beside
 from lensaudit.data.suites import DEMO_DATA, Split, load_suite
 from lensaudit.data.tofu import DEMO, FORGET10, TOFU_HUB, check_filters, forget_set
 from lensaudit.errors import InputError
-from lensaudit.models.hashing import file_sha256
+from lensaudit.models.hashing import file_sha256, folder_sha256
 from lensaudit.models.hub_files import fetch
 from lensaudit.models.registry import DEMO as DEMO_NAMES
 from lensaudit.models.registry import (
@@ -143,14 +143,15 @@ def evaluation_key(model: str, settings: EvaluateSettings) -> str:
         raise InputError(f"{settings.classifier}: its content is known only once it is opened")
     folders = [path_of(one) for one in (settings.tokenizer, settings.classifier)]
     files = [path_of(settings.template), log and log_file(log, settings)]
-    every = (one for folder in folders if folder for one in sorted(folder.glob("*.*")))
-    files += filter(Path.is_file, every)
     return content_key(
         settings,
         {role: resolve(name, registry) for role, name in named.items() if name is not None},
         depth=depth,
         rows=_digests(splits_of(model, settings)),
-        files=[file_sha256(one) for one in files if one is not None],
+        files=[
+            *(file_sha256(one) for one in files if one is not None),
+            *(found for one in folders if one for _, found in folder_sha256(one)),
+        ],
     )
 
 

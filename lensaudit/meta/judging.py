@@ -30,8 +30,10 @@ from lensaudit.meta.settings import Attack, Filter, Form
 from lensaudit.results.reading import Number, Share, Whole
 from lensaudit.scores.areas import auc_limits
 from lensaudit.scores.estimate import Estimate
+from lensaudit.scores.intervals import least_chance
 from lensaudit.scores.means import harmonic_mean
 from lensaudit.scores.separation import auc, best_threshold
+from lensaudit.verdict.thresholds import ALPHA
 
 EPS = 1e-6
 """Of the symmetric forms; gnueaj/unlearning-depth-score plot_quant_symmetric.py."""
@@ -274,8 +276,6 @@ def combined(*parts: float | None) -> float:
 
 LEAST = 2
 """Models per pool below which an AUC is not given."""
-ALPHA = 0.05
-"""Chance of telling apart two pools that are alike, either way round."""
 N_BINS = 10
 LEAST_RANGE = 1e-9
 """Values closer than this are drawn as one: floats cannot hold the edges of bins so narrow."""
@@ -434,8 +434,8 @@ def _histogram(knows: Sequence[float], forgot: Sequence[float]) -> Mapping[str, 
 def pools_told_apart(area: Estimate, n_knows: int, n_forgot: int) -> str | None:
     """What to know of a metric's AUC; None where it is shown to tell the pools apart.
 
-    Of few models even complete separation is likely by chance: p = 2 / comb(n_knows + n_forgot,
-    n_knows) of all ways to share them out (Wilcoxon-Mann-Whitney), whatever the interval holds.
+    Of few models even complete separation is likely by chance (Wilcoxon-Mann-Whitney), whatever
+    the interval holds.
 
     >>> pools_told_apart(Estimate(0.6, 0.31, 0.85), 10, 10)
     'not shown to tell the pools apart: the interval holds .5'
@@ -445,8 +445,7 @@ def pools_told_apart(area: Estimate, n_knows: int, n_forgot: int) -> str | None:
     """
     if not (area.least > 0.5 or area.most < 0.5):
         return "not shown to tell the pools apart: the interval holds .5"
-    least = 2 / math.comb(n_knows + n_forgot, n_knows)
-    if least > ALPHA:
+    if (least := least_chance(n_knows, n_forgot)) > ALPHA:
         few = f"{n_knows} and {n_forgot} models allow no p below {least:.2g}"
         return f"not shown to tell the pools apart: {few}"
     return None if area.least > 0.5 else "points the wrong way: the pool that forgot scores higher"

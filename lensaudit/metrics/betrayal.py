@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from lensaudit.groups import Group, author_key, is_own, unit_of
 from lensaudit.scores.estimate import Estimate
-from lensaudit.scores.intervals import Values
+from lensaudit.scores.intervals import Values, least_chance
 from lensaudit.scores.separation import auc
 from lensaudit.verdict.thresholds import ALPHA
 
@@ -78,7 +78,7 @@ def _untested(strangers: Sequence[Group], members: Sequence[Group], unit: str) -
     if both := sorted(named[0] & named[1]):
         return f"{unit} {both[0]!r:.40} is on both sides, forgotten and never seen"
     n_members, n_strangers = len(set(members)), len(set(strangers))
-    least = 2 / math.comb(n_members + n_strangers, n_members)
+    least = least_chance(n_members, n_strangers)
     if least > ALPHA:
         told = f"{n_members} forgotten and {n_strangers} never-seen {unit}s"
         return f"{told} allow no p below {least:.2g}; 4 a side do"

@@ -120,6 +120,15 @@ def tokenizer_hash(folder: Path) -> str:
     return _sha256([tables, texts, {key: config.get(key) for key in _TOKENIZER_KEYS}, said])
 
 
+def folder_sha256(folder: Path) -> list[list[str]]:
+    """Name and SHA-256 of every file of a folder, in order; none where there is no folder.
+
+    Raises:
+        InputError: as `file_sha256`.
+    """
+    return [[one.name, file_sha256(one)] for one in sorted(folder.glob("*.*")) if one.is_file()]
+
+
 def file_sha256(path: Path) -> str:
     """SHA-256 of a file's content, 64 hex digits; taken once per state of the file.
 

@@ -263,6 +263,17 @@ def moments(columns: NDArray[np.float64], groups: Sequence[Hashable], unit: str)
     return _Moments(mean, cov, float(trace**2 / norm2), n, square / n)
 
 
+def least_chance(n: int, other_n: int) -> float:
+    """Least p, either way round, by which two groups of these sizes can be told apart at all.
+
+    That of complete separation, of all ways to share their members out.
+
+    >>> least_chance(3, 3), round(least_chance(4, 4), 3)
+    (0.1, 0.029)
+    """
+    return 2 / math.comb(n + other_n, n)
+
+
 def share_of(k: float | int, n: float | int) -> Estimate:
     """K of n with exact 95 % limits, one-sided ones beside them (Clopper and Pearson 1934).
 

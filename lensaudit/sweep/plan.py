@@ -20,7 +20,7 @@ from lensaudit.data.tofu import DEMO as DEMO_ROWS
 from lensaudit.errors import InputError
 from lensaudit.files import make_folder, read_json, write_json
 from lensaudit.models.checkpoint import Checkpoint, open_checkpoint
-from lensaudit.models.hashing import file_sha256
+from lensaudit.models.hashing import folder_sha256
 from lensaudit.models.registry import DEMO, ModelSpec
 from lensaudit.results.reading import checked, part
 from lensaudit.results.roles import ModelRole
@@ -395,14 +395,13 @@ def relearning_of(conditions: UnitConditions, full: Target) -> Relearning:
         conditions: may name another rate.
         full: of the family.
     """
-    how = relearning_for(demo=of_embedded_family(full))
+    how = relearning_for(demo=of_embedded_family(full.tokenizer))
     return replace(how, lr=conditions.relearn_lr or how.lr)
 
 
 def rater_files(classifier: str | None) -> list[list[str]]:
     """Name and content hash of every file in a classifier's folder; none where it is no folder."""
-    found = sorted(filter(Path.is_file, Path(classifier).glob("*.*"))) if classifier else ()
-    return [[one.name, file_sha256(one)] for one in found]
+    return folder_sha256(Path(classifier)) if classifier else []
 
 
 def relearned_rows(asked: Questions, named: Place | None) -> str:

@@ -176,10 +176,8 @@ def _says(name: str, one: Outputs | None, n_authors: int, rows: Rows) -> Iterato
     each = rows_each(one.n, n_authors, one.per_author or per_author(rows))
     # of several models the share is a mean, and no whole count
     k = round(one.source * one.n)
-    own, (held, chance) = (
-        clustered_share(k, one.n, each),
-        exact_excess(k, one.retain * one.n, one.n, each),
-    )
+    own = clustered_share(k, one.n, each)
+    held, chance = exact_excess(k, one.retain * one.n, one.n, each)
     said = f"{one.source:.0%} of {one.n} facts, full {one.full:.0%}, retain {one.retain:.0%}"
     tells = one.full - one.retain
     if tells <= 0:
