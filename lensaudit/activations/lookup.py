@@ -143,7 +143,9 @@ def _fitting(text: str, found: Found, wanted: Mapping[str, Any], *, now: bool = 
             one: spec for one, spec in found.items() if spec and not spec.provenance.get("limit", 1)
         }
         found = whole or found
-    return found
+    # of caches of equal weights, the one that was made by this name
+    called = {one: spec for one, spec in found.items() if spec and spec.name == text}
+    return called if len(called) == 1 else found
 
 
 def _holds(spec: Spec | None, wanted: Mapping[str, Any], files: Checkpoint | None) -> bool:

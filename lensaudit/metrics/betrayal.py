@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from lensaudit.groups import Group, author_key, is_own, unit_of
 from lensaudit.scores.estimate import Estimate
-from lensaudit.scores.intervals import Values, least_chance
+from lensaudit.scores.intervals import Values, least_chance, typical_size
 from lensaudit.scores.separation import auc
 from lensaudit.verdict.thresholds import ALPHA
 
@@ -36,6 +36,9 @@ _ROUNDING = 1e-9
 FEWEST_UNLIKE = 4
 """People a side, where they have different numbers of rows: of two a side 12 % are called told
 apart that are treated alike, of three 5."""
+FEWEST_LIKE = 3.0
+"""People of equal numbers of rows that those of a side are worth (Kish 1965): where one holds
+nearly all rows of a side, up to 16 % are called told apart that are treated alike."""
 SEEN, SHOUTS = "still treated as seen", "told apart from never seen: shouts"
 
 
@@ -82,12 +85,29 @@ def _untested(strangers: Sequence[Group], members: Sequence[Group], unit: str) -
     if least > ALPHA:
         told = f"{n_members} forgotten and {n_strangers} never-seen {unit}s"
         return f"{told} allow no p below {least:.2g}; 4 a side do"
-    n_rows = {*Counter(members).values(), *Counter(strangers).values()}
-    if len(n_rows) > 1 and min(n_members, n_strangers) < FEWEST_UNLIKE:
+    return _unlike(strangers, members, unit)
+
+
+def _unlike(strangers: Sequence[Group], members: Sequence[Group], unit: str) -> str | None:
+    """Why unlike numbers of rows are too few people's.
+
+    >>> _unlike("aabbccddd", "eeffgghhhhhhhhhhhhhh", "author")
+    'author h has 14 of 20 rows of a side, as if of 1.9 equal authors; wanted 3'
+    """
+    sides = [Counter(members), Counter(strangers)]
+    n_rows = {n for side in sides for n in side.values()}
+    if len(n_rows) == 1:
+        return None
+    if (fewest := min(map(len, sides))) < FEWEST_UNLIKE:
         return (
-            f"{min(n_members, n_strangers)} {unit}s on a side, with {min(n_rows)} to {max(n_rows)} "
+            f"{fewest} {unit}s on a side, with {min(n_rows)} to {max(n_rows)} "
             f"rows each; wanted {FEWEST_UNLIKE} a side, or the same number of rows of each"
         )
+    for side in sides:
+        if (like := side.total() / typical_size([*side.elements()])) < FEWEST_LIKE:
+            ((one, n),) = side.most_common(1)
+            held = f"{unit} {one!s:.40} has {n} of {side.total()} rows of a side"
+            return f"{held}, as if of {like:.1f} equal {unit}s; wanted {FEWEST_LIKE:g}"
     return None
 
 

@@ -80,3 +80,15 @@ def test_a_copy_of_a_model_has_its_cache_and_a_cache_without_its_model_opens_by_
     assert opened().resolve() == opened(data="rows.json").resolve() == found
     (work / "rows.json").unlink()
     assert opened(data="rows.json").resolve() == found
+
+
+def test_of_caches_of_equal_weights_the_one_of_that_name_is_meant(work):
+    found = cached()
+    shutil.copytree("models/work", "models/copy")
+    half = la.cache("models/copy", "activations", data="rows.json", dtype="bfloat16").folder
+    assert half.resolve() != found
+    assert opened("models/copy").resolve() == half.resolve()
+    assert opened().resolve() == found
+    shutil.copytree("models/work", "models/third")
+    with pytest.raises(InputError, match="means 2 caches"):
+        opened("models/third")
