@@ -19,11 +19,12 @@ from lensaudit.groups import batched
 from lensaudit.models.checkpoint import Checkpoint, in_role, open_checkpoint
 from lensaudit.models.registry import specs_of
 from lensaudit.patching.asking import DirectQuestions
-from lensaudit.patching.generation import ends_of, generate
+from lensaudit.patching.generation import generate
 from lensaudit.patching.options import ANSWER_TOKENS
 from lensaudit.patching.prepare import resolved_settings, session_of
 from lensaudit.patching.session import Session
 from lensaudit.patching.settings import PatchSettings
+from lensaudit.patching.speech import ends_of
 from lensaudit.progress import Notice, Tell, unheard
 from lensaudit.results.roles import check_roles
 from lensaudit.settings import Precision, shared

@@ -13,9 +13,10 @@ from lensaudit.models.bridge import (
     n_layers,
     residuals,
 )
-from lensaudit.patching.generation import ends_of, generate, patched_rows
+from lensaudit.patching.generation import generate, patched_rows
 from lensaudit.patching.options import PATCHED_TOKENS
 from lensaudit.patching.sources import as_patched
+from lensaudit.patching.speech import ends_of
 from lensaudit.settings import LastLayer
 
 

@@ -28,9 +28,8 @@ from lensaudit.errors import InputError
 from lensaudit.meta.reading import CATALOGUE, JudgedMetric, Values
 from lensaudit.meta.settings import Attack, Filter, Form
 from lensaudit.results.reading import Number, Share, Whole
-from lensaudit.scores.areas import auc_limits
+from lensaudit.scores.areas import auc_limits, least_chance
 from lensaudit.scores.estimate import Estimate
-from lensaudit.scores.intervals import least_chance
 from lensaudit.scores.means import harmonic_mean
 from lensaudit.scores.separation import auc, best_threshold
 from lensaudit.verdict.thresholds import ALPHA

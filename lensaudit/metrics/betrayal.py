@@ -22,8 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lensaudit.groups import Group, author_key, is_own, unit_of
+from lensaudit.scores.areas import least_chance
 from lensaudit.scores.estimate import Estimate
-from lensaudit.scores.intervals import Values, least_chance, typical_size
+from lensaudit.scores.intervals import Values, typical_size
 from lensaudit.scores.separation import auc
 from lensaudit.verdict.thresholds import ALPHA
 

@@ -379,6 +379,15 @@ def without_shared(
     return replace(moved, handed=handed)
 
 
+def at_span(
+    source: CachedSource, full: CachedSource, e: Encoded, layers: Sequence[int]
+) -> tuple[Float[Tensor, "layer pos d_model"], Float[Tensor, "layer pos d_model"]]:
+    """Both streams of an example at the positions that predict."""
+    at, resid = source.example(e.idx, layers)
+    here = (at >= e.start) & (at < e.end)
+    return resid[:, here], full.activations.example(e.idx, layers=layers).at(at[here]).resid
+
+
 def _shared(
     moved: CachedSource,
     full: CachedSource,
@@ -391,10 +400,8 @@ def _shared(
     apart: list[list[Tensor]] = [[] for _ in range(max(folds.values()) + 1)]
     own: list[list[Tensor]] = [[] for _ in apart]
     for e in rows:
-        at, resid = moved.example(e.idx, layers)
-        here = (at >= e.start) & (at < e.end)
-        y = full.activations.example(e.idx, layers=layers).at(at[here]).resid.float()
-        apart[folds[e.idx]].append(resid[:, here].float() - y)
+        x, y = (one.float() for one in at_span(moved, full, e, layers))
+        apart[folds[e.idx]].append(x - y)
         own[folds[e.idx]].append(y)
     xs, ys = ([torch.cat(one, dim=1) for one in side] for side in (apart, own))
     for at, layer in enumerate(layers):

@@ -26,6 +26,7 @@ from lensaudit.patching.alignment import (
     Alignment,
     Removal,
     alignment_key,
+    at_span,
     fit_alignment,
     known_alignment,
     mapped,
@@ -560,13 +561,9 @@ class _Examination:
             return known
         session, layers = self.session, self.settings.at_layers
         own = self._carried(model, width, "map", session.encoded)
-        full = session.streams(session.full, session.encoded).activations
-        found = []
-        for e in self._matched(model):
-            at, resid = own.example(e.idx, layers)
-            here = (at >= e.start) & (at < e.end)
-            there = full.example(e.idx, layers=layers).at(at[here]).resid
-            found.append(relative_distance(resid[:, here], there))
+        full = session.streams(session.full, session.encoded)
+        matched = self._matched(model)
+        found = [relative_distance(*at_span(own, full, e, layers)) for e in matched]
         self.far[model.weights, width] = mean = torch.cat(found, dim=1).mean(1)
         return mean
 

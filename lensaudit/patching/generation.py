@@ -28,7 +28,6 @@ from lensaudit.models.generation import (
     continued,
     likeliest,
     started,
-    stop_ids,
 )
 from lensaudit.models.sizes import sizes_of
 from lensaudit.patching.interventions import replace_at
@@ -178,9 +177,3 @@ def rows_that_fit(
     working = 4 * s.n_heads * s.d_head * n_pos * s.n_bytes
     logits = n_logits * s.d_vocab * (s.n_bytes + 8)
     return max(1, memory_bytes // 2 // (s.kept_bytes(n_pos) + working + logits))
-
-
-def ends_of(model: TransformerBridge) -> frozenset[int]:
-    """Tokens that end a text; see `stop_ids`."""
-    generation = getattr(model.original_model, "generation_config", None)
-    return stop_ids(getattr(generation, "eos_token_id", None), model.tokenizer.eos_token_id)

@@ -7,11 +7,9 @@ import torch
 
 from lensaudit.data.chat import answer_of
 from lensaudit.groups import by_length
-from lensaudit.models.bridge import (
-    device_of,
-)
-from lensaudit.models.generation import Choose, Running, continued, likeliest, started
-from lensaudit.patching.generation import ends_of, shared_out
+from lensaudit.models.bridge import TransformerBridge, device_of
+from lensaudit.models.generation import Choose, Running, continued, likeliest, started, stop_ids
+from lensaudit.patching.generation import shared_out
 from lensaudit.patching.reader import Ids, Reader
 
 SAID_ROWS = 64
@@ -75,3 +73,9 @@ def _continued(
 
     stop = ends_of(reader.model)
     return continued(running, read, choose, max_new_tokens=max_new_tokens, stop=stop)
+
+
+def ends_of(model: TransformerBridge) -> frozenset[int]:
+    """Tokens that end a text; see `stop_ids`."""
+    generation = getattr(model.original_model, "generation_config", None)
+    return stop_ids(getattr(generation, "eos_token_id", None), model.tokenizer.eos_token_id)

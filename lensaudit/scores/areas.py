@@ -7,9 +7,11 @@ from typing import Any
 import numpy as np
 
 from lensaudit.scores.estimate import Estimate
-from lensaudit.scores.intervals import A_NAN, END_CORRELATION, TINY, Values, column, moments
+from lensaudit.scores.intervals import END_CORRELATION, TINY, Values, column, moments
 from lensaudit.scores.separation import auc
 from lensaudit.scores.special import ndtri, stdtrit
+
+A_NAN = "a score is NaN: no interval"
 
 
 def auc_limits(knows: Values, forgot: Values) -> Estimate:
@@ -74,6 +76,17 @@ def clustered_auc_limits(
         sizes.append(found.n / max(1.0, effect))
         freedoms.append(found.df)
     return _newcombe(estimate, sizes[0], sizes[1], float(stdtrit(min(freedoms), 0.975)))
+
+
+def least_chance(n: int, other_n: int) -> float:
+    """Least p, either way round, by which two groups of these sizes can be told apart at all.
+
+    That of complete separation, of all ways to share their members out.
+
+    >>> least_chance(3, 3), round(least_chance(4, 4), 3)
+    (0.1, 0.029)
+    """
+    return 2 / math.comb(n + other_n, n)
 
 
 def _newcombe(

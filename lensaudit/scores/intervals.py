@@ -46,7 +46,6 @@ class _Moments:
     """Rows of the group that a row is of, in the mean."""
 
 
-A_NAN = "a score is NaN: no interval"
 ONE_RATIO = "has the same ratio: no interval"
 """Of every group: no spread is seen, where a divisor that may be 0 tells nothing."""
 
@@ -261,17 +260,6 @@ def moments(columns: NDArray[np.float64], groups: Sequence[Hashable], unit: str)
         - 4 * square * length * cross
     )
     return _Moments(mean, cov, float(trace**2 / norm2), n, square / n)
-
-
-def least_chance(n: int, other_n: int) -> float:
-    """Least p, either way round, by which two groups of these sizes can be told apart at all.
-
-    That of complete separation, of all ways to share their members out.
-
-    >>> least_chance(3, 3), round(least_chance(4, 4), 3)
-    (0.1, 0.029)
-    """
-    return 2 / math.comb(n + other_n, n)
 
 
 def share_of(k: float | int, n: float | int) -> Estimate:

@@ -19,8 +19,9 @@ from lensaudit.judge.items import Judge, JudgeRequest
 from lensaudit.models.bridge import DTYPES, TransformerBridge, load
 from lensaudit.models.checkpoint import Checkpoint, load_tokenizer, open_model
 from lensaudit.models.device import resolve_device, resolve_dtype
-from lensaudit.patching.generation import ends_of, rows_that_fit
+from lensaudit.patching.generation import rows_that_fit
 from lensaudit.patching.options import parse_layers, parse_memory
+from lensaudit.patching.speech import ends_of
 from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results.ledger import Ledger
 from lensaudit.results.owner import check_free

@@ -31,8 +31,8 @@ from lensaudit.models.bridge import (
 )
 from lensaudit.models.generation import Choose, Logits, Running, continued, likeliest, started
 from lensaudit.patching import interventions
-from lensaudit.patching.generation import ends_of
 from lensaudit.patching.interventions import Where, mask_of
+from lensaudit.patching.speech import ends_of
 from lensaudit.patching.subspace import project_out_span
 from lensaudit.settings import Place as ModelPlace
 from lensaudit.steer.draws import draws_of

@@ -10,13 +10,13 @@ from lensaudit.models.generation import stop_ids
 from lensaudit.patching import generation
 from lensaudit.patching.generation import (
     as_guessed,
-    ends_of,
     generate,
     patched_rows,
     rows_that_fit,
 )
 from lensaudit.patching.interventions import replace_at
 from lensaudit.patching.sources import as_patched
+from lensaudit.patching.speech import ends_of
 
 PROMPTS = [[1, 7, 9, 33, 12, 5, 40], [1, 22], [9], [1, 50, 41, 8, 17, 17, 3, 29, 30, 31, 6]]
 N_NEW = 8
