@@ -434,8 +434,9 @@ def _histogram(knows: Sequence[float], forgot: Sequence[float]) -> Mapping[str, 
 def pools_told_apart(area: Estimate, n_knows: int, n_forgot: int) -> str | None:
     """What to know of a metric's AUC; None where it is shown to tell the pools apart.
 
-    Limits of fewer than five models assume that both pools scatter alike (`pool_limits`). Of few models even complete separation is likely by chance (Wilcoxon-Mann-Whitney), whatever
-    the interval holds.
+    Limits of fewer than five models assume that both pools scatter alike (`pool_limits`). Of few
+    models even complete separation is likely by chance (Wilcoxon-Mann-Whitney), whatever the
+    interval holds.
 
     >>> pools_told_apart(Estimate(0.6, 0.31, 0.85), 10, 10)
     'not shown to tell the pools apart: the interval holds .5'

@@ -1,17 +1,16 @@
 """How sure is an area over two pools of models, of which one scatters more?"""
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 
 from lensaudit.scores.areas import area_limits, auc_limits
 from lensaudit.scores.estimate import Estimate
-from lensaudit.scores.intervals import FEWEST_GROUPS
+from lensaudit.scores.intervals import FEWEST_GROUPS, Values
 from lensaudit.scores.separation import auc
 
 
-def pool_limits(knows: Sequence[float], forgot: Sequence[float]) -> Estimate:
+def pool_limits(knows: Values, forgot: Values) -> Estimate:
     """AUC of two pools with its limits, each model being independent.
 
     Newcombe's limits assume that both pools scatter alike, which too few models cannot show (see
