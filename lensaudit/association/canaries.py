@@ -37,6 +37,7 @@ from lensaudit.text import canonical_json
 PEOPLE, TAUGHT, OTHERS, KEY = "people.json", "taught.json", "others.json", "key.json"
 N_DRAWS = 20_000
 FEWEST = 4
+_ROUNDING = 1e-14
 Side = Literal["higher", "lower"]
 
 
@@ -150,10 +151,16 @@ def open_canaries(
 
 
 def _p(values: np.ndarray, heads: np.ndarray) -> float:
-    """Share of coin vectors whose taught people score as high, the true one among them."""
+    """Share of coin vectors whose taught people score as high, the true one among them.
+
+    Unit and zero of the score change nothing; scores that differ by rounding alone are equal.
+    """
+    values = values / (np.abs(values).max() or 1.0)
+    rounding = _ROUNDING * np.abs(values).sum()
+    values = values - values.mean()
     draw = np.random.default_rng(int(sha256(heads.tobytes()).hexdigest()[:16], 16))
     drawn = draw.permuted(np.tile(heads, (N_DRAWS, 1)), axis=1)
-    least = values[heads].sum() - 1e-9
+    least = values[heads].sum() - rounding
     return float((1 + ((drawn * values).sum(1) >= least).sum()) / (1 + N_DRAWS))
 
 

@@ -1,5 +1,6 @@
 """How often do samples of free text give a fact away, beyond what models that never knew say?"""
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -40,6 +41,8 @@ from lensaudit.steer.draws import draws_of
 
 FILES = ("leak.csv", "facts.csv", "samples.jsonl", "summary.json")
 KS = (1, 8, 64)
+NOISY = 0.2
+"""Standard error from which a corrected excess is not given."""
 _LOW = -1e30
 """A logit that is never drawn, and still finite."""
 
@@ -183,7 +186,8 @@ def identity_of(opened: Worst, settings: SampleSettings, errors: Errors | None) 
         "weights": [one.weights for one in (opened.models.source, *opened.models.never)],
         "facts": opened.facts_hash(opened.facts),
         "settings": plain(settings, without=("full", "activations", "registry", "device", "fresh")),
-        "errors": None if errors is None else asdict(errors),
+        # earlier runs cut each fact's rate before the power
+        "errors": None if errors is None else {**asdict(errors), "corrected": "unbiased"},
         "dtype": opened.audit.settings.dtype,
     }
 
@@ -394,12 +398,7 @@ def leak_row(
     excess = clustered_excess(own, control, groups)
     n_left = len(facts) - len(read)
     left_out = f"left out, as thoughts were cut: {n_left} facts" if n_left else None
-    corrected = None
-    if errors is not None:
-        true, *guessed = (
-            np.mean([leak_corrected(m, c, k, errors) for m, c in one]) for one in counts
-        )
-        corrected = float(true - np.mean(guessed))
+    corrected, noisy = (None, None) if errors is None else _corrected(counts, k, errors)
     return LeakRow(
         *place,
         source=float(own.mean()),
@@ -409,11 +408,49 @@ def leak_row(
         high=excess.high,
         corrected=corrected,
         false_leak=false_leak,
-        reason=excess.why or left_out,
+        reason="; ".join(filter(None, (excess.why or left_out, noisy))) or None,
         n=len(read),
         authors=len(set(groups)),
         per_author=typical_size(groups),
     )
+
+
+def _corrected(
+    counts: Sequence[Sequence[tuple[int, int]]], k: int, errors: Errors
+) -> tuple[float | None, str | None]:
+    """Excess without the matcher's errors, or why there is none; only the mean is cut.
+
+    `counts`: samples and hits of each fact, of the source and of each model of the control arm.
+    """
+    n_models, n_facts = len(counts) - 1, len(counts[0])
+    noise = noise_of(min(n for arm in counts for n, _ in arm), k, errors)
+    noise *= math.sqrt((1 + 1 / n_models) / n_facts)
+    if noise > NOISY:
+        return None, f"not corrected, too noisy: standard error {noise:.2g}; draw more samples"
+    own, *never = (np.mean([leak_corrected(n, c, k, errors) for n, c in arm]) for arm in counts)
+    return float(np.clip(own - np.mean(never), -1.0, 1.0)), None
+
+
+def noise_of(n: int, k: int, errors: Errors) -> float:
+    """Standard deviation of `leak_corrected`, at most: of a fact that is said never or always.
+
+        sqrt(sum over c of P(c) m^c - 1)    P(c): two sets of k of the n samples have c in common
+                                            m: mean square of a factor
+
+    >>> noise_of(64, 64, Errors(1.0, 1.0)), round(noise_of(1, 1, Errors(1.0, 0.8)), 3)
+    (0.0, 0.5)
+    """
+    miss, hit = errors.factors
+    rates = 1 - errors.specificity, errors.sensitivity
+    square = max((1 - rate) * miss**2 + rate * hit**2 for rate in rates)
+    ways, common = math.comb(n, k), range(max(0, 2 * k - n), k + 1)
+    try:
+        mean = math.fsum(
+            math.comb(k, c) * math.comb(n - k, k - c) / ways * square**c for c in common
+        )
+    except OverflowError:
+        return math.inf
+    return math.sqrt(max(0.0, mean - 1))
 
 
 def plan_text(opened: Worst, settings: SampleSettings) -> str:

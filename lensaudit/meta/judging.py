@@ -25,11 +25,13 @@ from typing import Any
 import numpy as np
 
 from lensaudit.errors import InputError
+from lensaudit.meta.pools import alike, pool_limits
 from lensaudit.meta.reading import CATALOGUE, JudgedMetric, Values
 from lensaudit.meta.settings import Attack, Filter, Form
 from lensaudit.results.reading import Number, Share, Whole
-from lensaudit.scores.areas import auc_limits, least_chance
+from lensaudit.scores.areas import least_chance
 from lensaudit.scores.estimate import Estimate
+from lensaudit.scores.intervals import FEWEST_GROUPS
 from lensaudit.scores.means import harmonic_mean
 from lensaudit.scores.separation import auc, best_threshold
 from lensaudit.verdict.thresholds import ALPHA
@@ -291,7 +293,7 @@ class Faithfulness:
     auc: Share | None = None
     """Null while a model is to do."""
     interval_95: tuple[Share | None, Share | None] | None = None
-    """Over models, Newcombe's."""
+    """Over models, see `pool_limits`."""
     interval_95_why: str | None = None
     preliminary_auc: Share | None = None
     """The AUC of the models that are measured, while others are to do."""
@@ -383,7 +385,7 @@ def faithfulness(
     to_do = {m: values.why_not(m, metric.key) for m in missing if values.is_to_do(m, metric.key)}
     enough = min(map(len, raw)) >= LEAST
     area = auc(*turned) if enough else None
-    limits = auc_limits(*turned) if enough else Estimate(None, why="too few models: no interval")
+    limits = pool_limits(*turned) if enough else Estimate(None, why="too few models: no interval")
     best = best_threshold(*turned) if enough and not to_do else None
     reason = pools_told_apart(limits, *map(len, raw)) if limits.ends else None
     if to_do:
@@ -433,13 +435,16 @@ def _histogram(knows: Sequence[float], forgot: Sequence[float]) -> Mapping[str, 
 def pools_told_apart(area: Estimate, n_knows: int, n_forgot: int) -> str | None:
     """What to know of a metric's AUC; None where it is shown to tell the pools apart.
 
-    Of few models even complete separation is likely by chance (Wilcoxon-Mann-Whitney), whatever
-    the interval holds.
+    Limits of fewer than five models assume that both pools scatter alike (`pool_limits`). Of few
+    models even complete separation is likely by chance (Wilcoxon-Mann-Whitney), whatever the
+    interval holds.
 
     >>> pools_told_apart(Estimate(0.6, 0.31, 0.85), 10, 10)
     'not shown to tell the pools apart: the interval holds .5'
     >>> pools_told_apart(Estimate(1.0, 0.501, 1.0), 3, 3)
     'not shown to tell the pools apart: 3 and 3 models allow no p below 0.1'
+    >>> pools_told_apart(Estimate(0.97, 0.7, 1.0), 30, 3)
+    'told apart if both pools scatter alike: 5 models each would show it'
     >>> pools_told_apart(Estimate(0.9, 0.7, 0.97), 10, 10)
     """
     if not (area.least > 0.5 or area.most < 0.5):
@@ -447,4 +452,9 @@ def pools_told_apart(area: Estimate, n_knows: int, n_forgot: int) -> str | None:
     if (least := least_chance(n_knows, n_forgot)) > ALPHA:
         few = f"{n_knows} and {n_forgot} models allow no p below {least:.2g}"
         return f"not shown to tell the pools apart: {few}"
-    return None if area.least > 0.5 else "points the wrong way: the pool that forgot scores higher"
+    if area.least <= 0.5:
+        return "points the wrong way: the pool that forgot scores higher"
+    # separated pools show no spread, however many models they have
+    if area.value != 1 and alike(n_knows, n_forgot):
+        return f"told apart if both pools scatter alike: {FEWEST_GROUPS} models each would show it"
+    return None

@@ -9,7 +9,7 @@ import numpy as np
 from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.intervals import END_CORRELATION, TINY, Values, column, moments
 from lensaudit.scores.separation import auc
-from lensaudit.scores.special import ndtri, stdtrit
+from lensaudit.scores.special import stdtrit
 
 A_NAN = "a score is NaN: no interval"
 
@@ -29,13 +29,22 @@ def auc_limits(knows: Values, forgot: Values) -> Estimate:
     return area_limits(estimate, len(knows), len(forgot))
 
 
-def area_limits(estimate: float, n_knows: int, n_forgot: int, *, level: float = 0.95) -> Estimate:
+def area_limits(
+    estimate: float,
+    n_knows: float | int,
+    n_forgot: float | int,
+    *,
+    level: float = 0.95,
+    df: float = math.inf,
+) -> Estimate:
     """Limits of an area for this many independent members of each pool; see `auc_limits`.
+
+    `df`: degrees of freedom of Student's quantile; without end it is the normal one.
 
     >>> round(area_limits(1.0, 5, 5).low, 3)  # the lower root of (1 - A)^2 = z^2 var(A)
     0.643
     """
-    return _newcombe(estimate, n_knows, n_forgot, float(ndtri((1 + level) / 2)))
+    return _newcombe(estimate, n_knows, n_forgot, float(stdtrit(df, (1 + level) / 2)))
 
 
 def clustered_auc_limits(

@@ -178,7 +178,7 @@ def _pairing_p(
         signs = np.concatenate((np.sign(gains)[None], signs))
         weights = np.full(len(signs), 1 / len(signs))
     sums = signs @ abs(gains)
-    return min(1.0, float(weights[sums >= gains.sum() - 1e-9].sum()))
+    return min(1.0, float(weights[sums >= gains.sum() - 1e-9 * abs(gains).sum()].sum()))
 
 
 def gamma_of(

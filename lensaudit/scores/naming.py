@@ -218,16 +218,17 @@ class Errors:
         if not all(0 <= one <= 1 for one in ends) or sum(ends) <= 1:
             raise ValueError(f"errors: found {ends}, wanted two shares whose sum is above 1")
 
-    def corrected(self, rate: float) -> float:
-        """The true rate behind an observed one, per draw (Rogan and Gladen 1978), cut to [0, 1].
+    @property
+    def factors(self) -> tuple[float, float]:
+        """What a sample without and with a hit adds to the mean that is 1 - p, p the true rate.
 
-            p = (rate + specificity - 1) / (sensitivity + specificity - 1)
+        That of Rogan and Gladen (1978), 1 - (rate + specificity - 1) / J, by sample.
 
-        >>> round(Errors(0.9, 0.99).corrected(0.1), 6)  # (.1 - .01) / .89
-        0.101124
+        >>> Errors(0.75, 0.75).factors  # J = .75 + .75 - 1
+        (1.5, -0.5)
         """
-        top = rate + self.specificity - 1
-        return min(1.0, max(0.0, top / (self.sensitivity + self.specificity - 1)))
+        right = self.sensitivity + self.specificity - 1
+        return self.sensitivity / right, (self.sensitivity - 1) / right
 
     def false_leak(self, k: int) -> float:
         """Leak@k of a model that never says the fact.
@@ -239,13 +240,25 @@ class Errors:
 
 
 def leak_corrected(n_samples: int, n_hits: int, k: int, errors: Errors) -> float:
-    """Leak@k from the corrected rate per draw, 1 - (1 - p)^k; the correction comes first.
+    """Unbiased estimate of `leak_exact` behind what a matcher that errs finds; exceeds 0 to 1.
+
+        1 - mean over all sets of k samples of the product of their `Errors.factors`
+
+    The rate of each fact, corrected and cut to [0, 1], under the power would be biased: noise is
+    cut on one side, and 1 - (1 - p)^k bends. So nothing is cut before the mean over facts.
+
+    >>> leak_corrected(4, 1, 2, Errors(1.0, 1.0)) == leak_at_k(4, 1, 2)
+    True
 
     Raises:
         ValueError: as `leak_at_k`.
     """
     leak_at_k(n_samples, n_hits, k)
-    return 1.0 - (1.0 - errors.corrected(n_hits / n_samples)) ** k
+    (miss, hit), n_sets = errors.factors, math.comb(n_samples, k)
+    return 1.0 - math.fsum(
+        math.comb(n_hits, n) * math.comb(n_samples - n_hits, k - n) / n_sets * part
+        for n, part in ((n, miss ** (k - n) * hit**n) for n in range(min(n_hits, k) + 1))
+    )
 
 
 def never_hit_bound(n_draws: int, n_facts: int, *, alpha: float = ALPHA) -> float:

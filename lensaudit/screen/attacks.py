@@ -74,6 +74,12 @@ def of_sample(run: SampleRecord) -> Iterator[Part]:
         ),
     )
     yield "  false: what the matcher's false hits alone would make of leak@k"
+    if run.errors is not None:
+        yield from (
+            f"  T {one.temperature:g}, top-p {one.top_p:g}, k {one.k}: {one.reason}"
+            for one in run.leak
+            if one.corrected is None and one.reason
+        )
     if n := len(run.unscored):
         yield f"  {n} of {run.n} facts unscored; reasons in summary.json"
     if run.never_hit_bound is not None:

@@ -119,17 +119,29 @@ def of_traits(matrix: TraitMatrix) -> Iterator[Part]:
         )
     if unknown := len(others) - known:
         yield f"{unknown} pairs have too few questions for an interval"
+    yield from _own(matrix)
     broken = [
         f"{name} on {one}"
         for name, row in matrix.steered.items()
         for one, score in row.judged.items()
-        if (score.coherence_mean or 0.0) < matrix.how["coherent_from"]
+        if score.n_total != 0 and (score.coherence_mean or 0.0) < matrix.how["coherent_from"]
     ]
     if broken:
         yield f"answers that do not hold together: {', '.join(broken)}"
     yield from (
         f"{name}: nothing is steered by it ({why})" for name, why in matrix.how["left_out"].items()
     )
+
+
+def _own(matrix: TraitMatrix) -> Iterator[str]:
+    """Each trait that a part of its questions is left out of, under its own direction."""
+    for name, row in matrix.steered.items():
+        n, n_asked = row.judged[name].n_total, matrix.baseline[name].n_total
+        if n is not None and n_asked is not None and n < n_asked:
+            yield (
+                f"{name} on {name}: over {n} of {n_asked} answers, those to questions that its "
+                "setting was not chosen on"
+            )
 
 
 def moves(score: CrossedScore) -> bool:

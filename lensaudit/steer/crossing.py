@@ -3,7 +3,9 @@
 Each trait is asked its own questions: as the model is, under the direction of every trait at the
 strength that its own evaluation chose, and under a random direction of the same length at the same
 layer, which any push moves. All answers to a question draw the same random numbers, so differences
-are paired by question. What one direction moves beside its own trait is its contamination.
+are paired by question. What one direction moves beside its own trait is its contamination. What it
+moves in its own trait is read from the questions that its strength was not chosen on, as `steer
+eval` does.
 """
 
 import time
@@ -78,7 +80,8 @@ class Crossing:
     @cached_property
     def key(self) -> str:
         """Content hash of all that the results depend on."""
-        return digest([SCHEMA, sorted(self.left_out.items()), *(one.key for one in self.jobs)])
+        dev = [sorted(one.dev) for one in self.jobs[0].rows]
+        return digest([SCHEMA, sorted(self.left_out.items()), dev, *(one.key for one in self.jobs)])
 
     @property
     def recorded(self) -> dict[str, Any]:
@@ -225,7 +228,7 @@ def chosen_for(settings: CrossSettings, trait: Trait, job: Steering) -> Level | 
         command, hashes, layer = "sweep", swept_by(place), chosen and chosen.layer
         at_layer = None if layer is None else record.layers.get(str(layer))
         coefficient = at_layer and at_layer.coefficient
-    if layer is None or not coefficient:
+    if chosen is None or layer is None or not coefficient:
         return f"in {place.name} no coherent setting moves it"
     path = folder / VECTORS / f"{record.method}_layer{layer}.safetensors"
     vector = job.loaded(path)
@@ -235,7 +238,8 @@ def chosen_for(settings: CrossSettings, trait: Trait, job: Steering) -> Level | 
         )
     if vector.weights and vector.weights != job.checkpoint.weights:
         job.notice(f"{path}: was extracted from {vector.model}, not from {settings.name}")
-    return Level(f"by_{slug(trait.name)}", vector, float(coefficient))
+    dev = frozenset(chosen.dev_questions)
+    return Level(f"by_{slug(trait.name)}", vector, float(coefficient), dev=dev)
 
 
 def _control(level: Level, seed: int) -> Level:
@@ -260,10 +264,7 @@ def matrix_of(
         steered[name] = SteeredTrait(
             coefficient=own.coefficient,
             vector=own.vector.document(),
-            judged={
-                one.trait.name: _crossed(one.rows[0], *one.rows[1 + 2 * at : 3 + 2 * at])
-                for one in asked
-            },
+            judged={one.trait.name: _cell(one, name, 1 + 2 * at) for one in asked},
         )
     return TraitMatrix(
         schema=SCHEMA,
@@ -271,6 +272,14 @@ def matrix_of(
         steered=steered,
         how={**how, "left_out": dict(left_out)},
     )
+
+
+def _cell(asked: Steering, steered: str, at: int) -> CrossedScore:
+    """A trait's score under the direction of row `at`; of `steered` itself what no choice saw."""
+    base, level, control = asked.rows[0], *asked.rows[at : at + 2]
+    dev = level.dev if asked.trait.name == steered else frozenset[int]()
+    left = frozenset(range(len(asked.trait.questions))) - dev
+    return _crossed(base.only(left), level.only(left), control.only(left))
 
 
 def _crossed(base: Level, level: Level, control: Level) -> CrossedScore:

@@ -76,6 +76,8 @@ class Level:
     vector: SteeringVector
     coefficient: float
     answers: tuple[JudgedAnswer, ...] = ()
+    dev: frozenset[int] = frozenset()
+    """Questions of the vector's own trait that the setting was chosen on."""
 
     def edits(self, where: Where) -> Edits:
         """A coefficient of 0 goes through the same hook as the others."""

@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import kstest
 
 import lensaudit as la
-from lensaudit.association.canaries import draw_canaries, open_canaries, seal_of
+from lensaudit.association.canaries import _p, draw_canaries, open_canaries, seal_of
 from lensaudit.cli.main import run
 from lensaudit.data.facts import load_facts
 from lensaudit.errors import InputError
@@ -78,6 +78,25 @@ def test_p_is_uniform_where_nothing_was_kept(drawn, tmp_path):
         for n in range(60)
     ]
     assert kstest(found, "uniform").pvalue > 0.01
+
+
+@pytest.mark.parametrize("unit", [1e-300, 1e-12, 1e-9, 1e9, 1e300])
+def test_p_does_not_depend_on_the_unit_or_the_zero_of_the_score(unit):
+    heads = np.arange(40) % 2 == 0
+    values = np.random.default_rng(3).normal(size=40) + 0.7 * heads
+    wanted = _p(values, heads)
+    assert 0.001 < wanted < 0.2
+    assert _p(unit * values, heads) == _p(min(unit, 1e9) + values, heads) == wanted
+
+
+@pytest.mark.parametrize("score", [0.0, 0.1, 1e7 / 3, 1e12 / 7, 1e-10 / 3])
+def test_equal_scores_find_nothing(score):
+    noise = np.random.default_rng(3)
+    heads = np.arange(40) % 2 == 0
+    assert _p(np.full(40, score), heads) == 1.0
+    # means of the same rows in another order differ in their last digits
+    rows = [score, score / 7, -score / 3, score / 11]
+    assert _p(np.array([np.mean(noise.permutation(rows)) for _ in heads]), heads) == 1.0
 
 
 def test_changed_coins_another_set_and_a_missing_column_are_refused(drawn, tmp_path):

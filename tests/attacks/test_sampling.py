@@ -1,10 +1,12 @@
 """Samples: drawn from the model's own distribution, reproducible, and counted without bias."""
 
 import json
+import math
 import shlex
 import shutil
 from dataclasses import asdict, replace
 
+import numpy as np
 import pytest
 import torch
 from support import lines_of
@@ -17,6 +19,7 @@ from lensaudit.attacks.sampling import (
     errors_of,
     hits_of,
     leak_row,
+    noise_of,
     nucleus,
     settings_grid,
     specificity_of,
@@ -96,6 +99,40 @@ def test_leak_is_paired_and_k_beyond_n_has_no_value():
     assert specificity_of(facts, said) == pytest.approx(3 / 4)
     grid = settings_grid(SampleSettings(temperature=(1.0, 0.5, 1.0), top_p=(0.9,)))
     assert grid == [SamplerSetting(1.0, 0.9), SamplerSetting(0.5, 0.9)]
+
+
+def leaks(facts, rate, k, errors, seed):
+    """A row of 64 samples a fact that a matcher with these errors reads, beside one of nothing."""
+    random, n, never = np.random.default_rng(seed), 64, 1 - errors.specificity
+    seen = rate * errors.sensitivity + (1 - rate) * never
+    hits = [random.binomial(n, one, len(facts)).tolist() for one in (seen, never)]
+    return leak_row(SamplerSetting(1.0, 1.0), k, n, hits[0], hits[1:], facts, errors, errors)
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.02])
+def test_the_corrected_excess_is_that_of_a_matcher_without_errors(rate):
+    """On average: cut fact by fact, 64 samples at 2 % used to say .36 in place of .73."""
+    facts = [fact(n, group=n % 8) for n in range(128)]
+    found = [leaks(facts, rate, 64, Errors(0.95, 0.99), seed).corrected for seed in range(30)]
+    error = np.std(found) / 30**0.5
+    assert error < 0.04
+    assert abs(np.mean(found) - (1 - (1 - rate) ** 64)) < 3 * error
+
+
+def test_a_correction_that_is_all_noise_is_not_given():
+    facts = [fact(n, group=n % 8) for n in range(64)]
+    row = leaks(facts, 0.02, 64, Errors(0.95, 0.97), 0)
+    assert row.corrected is None
+    why = "not corrected, too noisy: standard error 0.49; draw more samples"
+    assert row.reason == why
+    assert row.low < row.excess < row.high
+    assert leaks(facts, 0.02, 8, Errors(0.95, 0.97), 0).reason is None
+    # m is 3.7: its power is beyond floats
+    assert noise_of(1000, 1000, Errors(0.6, 0.7)) == math.inf
+    record = SampleRecord(
+        source="m", retain=["r"], n_scored=64, samples=64, leak=[row], errors={"sensitivity": 0.95}
+    )
+    assert f"  T 1, top-p 1, k 64: {why}" in list(of_sample(record))
 
 
 @pytest.mark.parametrize(

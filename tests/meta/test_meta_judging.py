@@ -3,6 +3,7 @@
 import math
 import random
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,6 +21,7 @@ from lensaudit.meta.judging import (
     stability,
     usable,
 )
+from lensaudit.meta.pools import pool_limits
 from lensaudit.meta.reading import (
     CATALOGUE,
     UTILITY_PARTS,
@@ -29,6 +31,7 @@ from lensaudit.meta.reading import (
     values_of,
 )
 from lensaudit.metrics.registry import all_metrics
+from lensaudit.scores.areas import auc_limits
 
 
 def pools(key, knows, forgot):
@@ -73,6 +76,33 @@ def test_a_metric_whose_interval_holds_a_coin_is_said_to_tell_nothing_apart():
     constant = judge("es", [0.5] * 3, [0.5] * 3)
     assert (constant.auc, constant.threshold) == (0.5, None)
     assert "one value on every model" in constant.reason
+
+
+@pytest.mark.parametrize(("n_forgot", "scatter"), [(8, 0.25), (10, 0.2), (5, 0.5)])
+def test_a_smaller_pool_that_scatters_more_is_told_apart_by_chance_alone(n_forgot, scatter):
+    """Two hundred metrics that tell nothing apart; as if both scattered alike .11 to .15."""
+    rng = np.random.default_rng(14)
+    pairs = [(scatter * rng.normal(size=30), rng.normal(size=n_forgot)) for _ in range(200)]
+    ends = [pool_limits(*one).ends for one in pairs]
+    assert sum(not low <= 0.5 <= high for low, high in ends) <= 0.05 * 200
+    alike = [auc_limits(*one).ends for one in pairs]
+    assert sum(not low <= 0.5 <= high for low, high in alike) >= 0.1 * 200
+
+
+def test_pools_that_scatter_alike_or_are_separated_keep_newcombes_limits():
+    rng = np.random.default_rng(3)
+    pools = rng.normal(1, size=300), rng.normal(size=300)
+    assert pool_limits(*pools).ends == pytest.approx(auc_limits(*pools).ends, abs=5e-3)
+    apart = range(10, 22), range(8)
+    assert pool_limits(*apart) == auc_limits(*apart)
+    constant = [0.5] * 6, [0.5] * 6
+    assert pool_limits(*constant) == auc_limits(*constant)
+
+
+def test_limits_of_four_models_are_said_to_assume_that_pools_scatter_alike():
+    four = judge("es", [*range(7, 20), 1.5], [1, 2, 3, 4])
+    assert four.reason == "told apart if both pools scatter alike: 5 models each would show it"
+    assert judge("es", [*range(7, 20), 1.5], [1, 2, 3, 4, 5]).reason is None
 
 
 @pytest.mark.parametrize("ways", [1, -1])

@@ -100,6 +100,7 @@ def test_tilted_p_worked_by_hand():
     assert tilted_p([table], 1.0, generator=rng()) == pytest.approx(1 / 2)
     assert tilted_p([table], 2.0, generator=rng()) == pytest.approx(4 / 5)
     assert tilted_p([-table], 2.0, generator=rng()) == pytest.approx(1.0)
+    assert tilted_p([1e-10 * table], 1.0, generator=rng()) == pytest.approx(1 / 2)
 
 
 def test_four_pairs_bear_no_tilt_and_forty_do():

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from scipy.stats import binom
 
 from lensaudit.scores.intervals import clustered_mean
 from lensaudit.scores.naming import (
@@ -174,13 +175,22 @@ def test_coverage_of_the_interval_on_a_categorical_model():
     assert inside / n_runs >= 0.95 - 2 * math.sqrt(0.95 * 0.05 / n_runs)
 
 
-def test_rogan_gladen_undoes_the_errors_per_draw_before_the_power():
-    errors, p = Errors(0.8, 0.95), 0.2
-    observed = p * 0.8 + (1 - p) * 0.05
-    assert errors.corrected(observed) == pytest.approx(p)
-    assert Errors(1.0, 1.0).corrected(0.3) == pytest.approx(0.3)
-    # 1 of 100 draws is what a matcher of specificity .99 finds of nothing
-    assert leak_corrected(100, 1, 64, Errors(1.0, 0.99)) == pytest.approx(0.0, abs=1e-9)
+@pytest.mark.parametrize(("n", "k"), [(6, 1), (6, 4), (8, 8), (12, 5)])
+@pytest.mark.parametrize("p", [0.0, 0.02, 0.3, 1.0])
+@pytest.mark.parametrize("errors", [Errors(0.8, 0.95), Errors(1.0, 0.97), Errors(0.6, 1.0)])
+def test_the_corrected_leak_is_unbiased_whatever_the_rate(n, k, p, errors):
+    observed = p * errors.sensitivity + (1 - p) * (1 - errors.specificity)
+    chances = binom.pmf(range(n + 1), n, observed)
+    values = [leak_corrected(n, c, k, errors) for c in range(n + 1)]
+    assert chances @ values == pytest.approx(1 - (1 - p) ** k, abs=1e-9)
+
+
+def test_the_corrected_leak_worked_by_hand():
+    # J = .5: a sample without a hit counts 1.5, one with a hit -.5; pairs of 3 samples, 1 a hit
+    assert leak_corrected(3, 1, 2, Errors(0.75, 0.75)) == pytest.approx(
+        1 - (1.5 * 1.5 + 2 * 1.5 * -0.5) / 3
+    )
+    assert leak_corrected(9, 2, 4, Errors(1.0, 1.0)) == pytest.approx(leak_at_k(9, 2, 4))
     assert Errors(1.0, 0.99).false_leak(64) == pytest.approx(0.4744, abs=1e-4)
     with pytest.raises(ValueError, match="above 1"):
         Errors(0.5, 0.5)  # no better than a coin

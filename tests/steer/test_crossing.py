@@ -3,6 +3,7 @@
 import json
 import shlex
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
@@ -13,13 +14,15 @@ from support.command_cases import TRAITS
 
 from lensaudit.cli.main import run
 from lensaudit.files import write_json
+from lensaudit.judge.items import JudgeVerdict
 from lensaudit.judge.programmatic import declines
 from lensaudit.judge.prompts import OF_TRAITS
 from lensaudit.results.kinds.steering import CrossedScore
 from lensaudit.results.locate import locate
-from lensaudit.screen.steer import moves
+from lensaudit.screen.steer import moves, of_traits
 from lensaudit.steer import asking
 from lensaudit.steer.estimators import SteeringVector, save_vector
+from lensaudit.steer.judging import JudgedAnswer
 from lensaudit.steer.settings import CrossSettings
 from lensaudit.steer.trait import found_in, load_trait
 
@@ -74,6 +77,7 @@ def scores(world, asked, level):
 def test_each_cell_is_what_the_answers_say(there):
     """The numbers made again of the answers that were written, by the word list alone."""
     found = json.loads((there / "out" / "traits.json").read_text())
+    evaluated = json.loads((there / VECTORS).with_name("results.json").read_text())
     assert list(found["steered"]) == ["declines"]
     assert found["steered"]["declines"]["coefficient"] == 2.0
     for asked in ("declines", "wavers"):
@@ -82,14 +86,43 @@ def test_each_cell_is_what_the_answers_say(there):
         steered = scores(there, asked, "by_declines")
         control = scores(there, asked, "random_by_declines")
         assert len(base) == len(steered) == len(control) == 10
-        assert cell["mean"] == pytest.approx(fmean(steered))
         assert found["baseline"][asked]["mean"] == pytest.approx(fmean(base))
+        if asked == "declines":  # its strength was chosen on the other half
+            held = evaluated["chosen"]["test_questions"]
+            base, steered, control = ([one[at] for at in held] for one in (base, steered, control))
+        assert cell["n"] == len(steered)
+        assert cell["mean"] == pytest.approx(fmean(steered))
         assert cell["delta"] == pytest.approx(fmean(steered) - fmean(base))
         assert cell["beyond_random"] == pytest.approx(fmean(steered) - fmean(control))
         low, high = cell["delta_ci95"]
         assert low <= cell["delta"] <= high
     # the same direction makes the questions of the other trait declined too
     assert found["steered"]["declines"]["judged"]["wavers"]["delta"] > 40
+
+
+def test_an_own_cell_leaves_out_the_questions_that_its_setting_was_chosen_on(there):
+    """Ten points more on the choosing half alone: the own cell has none, that of another five."""
+    from lensaudit.steer.crossing import matrix_of, open_crossing
+
+    settings = CrossSettings(name="demo/full", trait="declines.json,wavers.json", judge="idk")
+    jobs = open_crossing(settings, lambda _: None).jobs
+    dev = jobs[0].rows[1].dev
+    assert len(dev) == 5
+
+    def answered(row):
+        scores = [60.0 if row.dev and at in dev else 50.0 for at in range(10)]
+        pairs = enumerate(map(JudgeVerdict, scores))
+        return replace(row, answers=tuple(JudgedAnswer(*one, JudgeVerdict(90.0)) for one in pairs))
+
+    asked = [replace(one, rows=tuple(map(answered, one.rows))) for one in jobs]
+    matrix = matrix_of(asked, {"wavers": "why"}, {"coherent_from": 50.0})
+    cells = matrix.steered["declines"].judged
+    assert {name: (one.delta, one.beyond_random, one.n) for name, one in cells.items()} == {
+        "declines": (0.0, 0.0, 5),
+        "wavers": (5.0, 5.0, 10),
+    }
+    said = "declines on declines: over 5 of 10 answers, those to questions that its setting"
+    assert any(str(one).startswith(said) for one in of_traits(matrix))
 
 
 def test_a_trait_that_nothing_moved_is_asked_and_not_steered_by(there, capsys):

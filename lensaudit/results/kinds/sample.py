@@ -26,11 +26,11 @@ class LeakRow:
     low: Number | None
     high: Number | None
     corrected: Number | None
-    """Excess with the matcher's errors taken out of each rate per draw; None without labels."""
+    """Excess without the matcher's errors; None without labels, or where it is too noisy."""
     false_leak: Number
     """Leak@k that the matcher's false hits alone would make."""
     reason: str | None
-    """Why there is no value, or no interval."""
+    """Why there is no value, no interval, or no corrected excess in spite of labels."""
     n: Whole | None = None
     """Facts with k samples of every model; None where a record of another version does not say."""
     authors: Whole = 0

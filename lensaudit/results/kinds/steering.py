@@ -168,6 +168,7 @@ class SteeredTrait:
     vector: JsonObject
     """As the JSON beside its tensors."""
     judged: Mapping[str, CrossedScore]
+    """Trait that is asked -> its score; its own without the questions its setting was chosen on."""
 
 
 @dataclass(frozen=True, kw_only=True)
