@@ -72,7 +72,7 @@ class Checkpoint:
     weights: str
     """Content hash of the weight files and of the configuration; with the adapter's, if any."""
     tokenizer: str
-    """Content hash of the tokenizer, its special tokens and its chat template."""
+    """Content hash of the tokenizer's files; other files may do the same (`same_tokenizer`)."""
     n_layers: int
     d_model: int
     d_vocab: int

@@ -21,7 +21,13 @@ from lensaudit.models.checkpoint import (
     open_checkpoint,
     tell_stored_twice,
 )
-from lensaudit.models.likeness import check_same_shape, differing_settings, other_tokenizer
+from lensaudit.models.likeness import (
+    check_same_shape,
+    differing_settings,
+    misfit,
+    other_tokenizer,
+    same_tokenizer,
+)
 from lensaudit.models.registry import ModelSpec
 from lensaudit.text import digest
 
@@ -147,6 +153,46 @@ def test_the_tokenizer_hash_follows_special_tokens_template_and_merges(folder):
         change(folder / "tokenizer_config.json", **changes)
         found.append(opened(folder).tokenizer)
     assert len({*found}) == 5
+
+
+@pytest.mark.parametrize(
+    ("file", "changes"),
+    [
+        ("tokenizer_config.json", {"tokenizer_class": "GPT2Tokenizer"}),
+        ("tokenizer_config.json", {"split_special_tokens": True}),
+        ("tokenizer_config.json", {"mask_token": "a"}),
+        ("tokenizer_config.json", {"extra_special_tokens": ["ab"]}),
+        ("config.json", {"model_type": "qwen2"}),
+        ("config.json", {"tokenizer_class": "GPT2Tokenizer"}),
+        ("added_tokens.json", {"x": 6}),
+        ("special_tokens_map.json", {"eos_token": "a"}),
+    ],
+)
+def test_the_tokenizer_hash_follows_all_that_transformers_reads(folder, file, changes):
+    if file == "config.json":
+        write(folder / "tokenizer_config.json", {"bos_token": "<s>", "eos_token": "</s>"})
+    before = opened(folder).tokenizer
+    if not (folder / file).is_file():
+        write(folder / file, {})
+    change(folder / file, **changes)
+    assert opened(folder).tokenizer != before
+
+
+def test_a_tokenizer_saved_again_is_the_same_and_one_that_cuts_otherwise_is_not(folder, tmp_path):
+    older = {"tokenizer_class": "LlamaTokenizerFast", "legacy": False, "model_max_length": 8}
+    change(folder / "tokenizer_config.json", **older)
+    again = shutil.copytree(folder, tmp_path / "again")
+    full = opened(folder, "full")
+    load_tokenizer(full).save_pretrained(again)
+    found = opened(again, "again")
+    assert found.tokenizer != full.tokenizer
+    assert same_tokenizer(found, full)
+    assert misfit(found, full) is None
+    change(again / "tokenizer_config.json", split_special_tokens=True)
+    found = opened(again, "again")
+    assert not same_tokenizer(found, full)
+    assert misfit(found, full) == "its tokenizer is not that of full"
+    assert "in how it cuts words" in other_tokenizer(found, full)
 
 
 @pytest.mark.parametrize(
