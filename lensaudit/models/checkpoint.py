@@ -276,10 +276,21 @@ def _check_kind(name: str, config: Mapping[str, Any], *, allow_packed: bool) -> 
             str(config.get("model_type")).startswith("gemma3")
             and capped.get("attn_logit_softcapping")
         ),
+        f"{architecture} is code of its own (auto_map), which is not run; wanted a class of "
+        "transformers": (
+            part(config, "auto_map").get("AutoModelForCausalLM") and not _is_built_in(architecture)
+        ),
     }
     if why := next((why for why, holds in odd.items() if holds), None):
         raise InputError(f"{name}: {why}")
     return packed
+
+
+def _is_built_in(architecture: str) -> bool:
+    """Whether transformers has a class of this name; old repositories bring code beside it."""
+    import transformers  # takes a second, and few configurations name code
+
+    return architecture in dir(transformers)
 
 
 def _size(config: Mapping[str, Any], keys: Sequence[str], folder: Path) -> int:

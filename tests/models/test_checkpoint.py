@@ -43,6 +43,8 @@ CONFIG = {
     "dtype": "float32",
 }
 
+OWN_CODE = {"AutoModelForCausalLM": "modeling_my.MyForCausalLM"}
+
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path, monkeypatch):
@@ -211,6 +213,10 @@ def test_a_tokenizer_saved_again_is_the_same_and_one_that_cuts_otherwise_is_not(
             lambda f: change(f / "config.json", model_type="gemma3_text", attn_logit_softcapping=5),
             "a Gemma 3 with attn_logit_softcapping",
         ),
+        (
+            lambda f: change(f / "config.json", architectures=["MyForCausalLM"], auto_map=OWN_CODE),
+            "MyForCausalLM is code of its own (auto_map)",
+        ),
         (lambda f: (f / "tokenizer.json").unlink(), "no tokenizer"),
         (lambda f: write(f / "tokenizer.json", "x"), "tokenizer.json: line 1 is not JSON"),
         (lambda f: write(f / "tokenizer_config.json", []), "tokenizer_config.json: holds list"),
@@ -343,6 +349,12 @@ def test_a_cache_folder_that_cannot_be_written_does_not_matter(folder, own_cache
     own_cache.parent.parent.mkdir(parents=True)
     own_cache.parent.write_text("a file where the folder should be")
     assert opened(folder).weights.startswith("sha256:")
+
+
+def test_code_beside_a_class_of_transformers_is_left_aside(folder):
+    before = opened(folder).architecture
+    change(folder / "config.json", auto_map=OWN_CODE)
+    assert opened(folder).architecture == before == "LlamaForCausalLM"
 
 
 def test_a_blob_of_the_hub_cache_is_read_once_and_a_damaged_one_refused(folder, monkeypatch):
