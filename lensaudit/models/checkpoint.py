@@ -203,10 +203,11 @@ def load_tokenizer(checkpoint: Checkpoint) -> Any:
             f"{name}: its tokenizer gives no character offsets (a slow tokenizer); save it as "
             "tokenizer.json (PreTrainedTokenizerFast)"
         )
-    if len(tokenizer) > checkpoint.d_vocab:
+    last = max(tokenizer.get_vocab().values(), default=-1)
+    if last >= checkpoint.d_vocab:
         raise InputError(
-            f"{name}: the tokenizer has {len(tokenizer)} tokens, the model {checkpoint.d_vocab}; "
-            "it belongs to another model"
+            f"{name}: the tokenizer has token ids up to {last}, the model {checkpoint.d_vocab} "
+            "tokens; it belongs to another model"
         )
     return tokenizer
 

@@ -43,6 +43,8 @@ CONFIG = {
     "dtype": "float32",
 }
 
+FAR = {"type": "BPE", "vocab": VOCAB | {"Ġ": 9}, "merges": ["a b"]}
+"""As many tokens as the model has, and one whose id it lacks."""
 OWN_CODE = {"AutoModelForCausalLM": "modeling_my.MyForCausalLM"}
 
 
@@ -444,7 +446,8 @@ def test_the_tokenizer_gives_offsets_and_a_slow_one_is_refused(folder, monkeypat
 @pytest.mark.parametrize(
     ("file", "changes", "said"),
     [
-        ("config.json", {"vocab_size": 5}, "has 6 tokens, the model 5"),
+        ("config.json", {"vocab_size": 5}, "has token ids up to 5, the model 5 tokens"),
+        ("tokenizer.json", {"model": FAR}, "has token ids up to 9, the model 6 tokens"),
         ("tokenizer.json", {"model": {"type": "Nonsense"}}, "tokenizer cannot be loaded"),
         ("config.json", {"num_attention_heads": 3}, "cannot be loaded"),
     ],
