@@ -60,7 +60,10 @@ def loading(told: str) -> Iterator[None]:
         )
         if not unloadable or type(error).__name__ == "OutOfMemoryError":  # torch's
             raise
-        raise InputError(f"{told} ({told_by(error)})") from error
+        why = told_by(error)
+        if "trust_remote_code" in why:  # who loads never runs any
+            why = "transformers would need code from the Hub or the repository, which is not run"
+        raise InputError(f"{told} ({why})") from error
 
 
 @dataclass(frozen=True)
