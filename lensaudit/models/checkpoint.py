@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lensaudit.errors import InputError, told_by
+from lensaudit.hub import reachable
 from lensaudit.models.adapter import CONFIG, open_adapter, trained_on
 from lensaudit.models.hashing import OVERRULED, merged_hash, tokenizer_hash, weights_hash
 from lensaudit.models.hub_files import fetch
@@ -119,10 +120,14 @@ def open_checkpoint(spec: ModelSpec, *, allow_packed: bool = False) -> Checkpoin
     packed = _check_kind(spec.name, config, allow_packed=allow_packed and adapter is None)
     files = weight_files(folder)
     if not files:
-        raise InputError(
-            f"{spec.name}: no {SINGLE} in {folder}; pickles can run code: convert them with "
-            "save_pretrained (safetensors is its default)"
+        why = (
+            f"no {SINGLE} in {folder}; pickles can run code: convert them with save_pretrained "
+            "(safetensors is its default)"
         )
+        # what lacks in a copy of the Hub that could not be asked may be there
+        if spec.local is None and not reachable() and not any(folder.glob("*.bin")):
+            why = "its weights are not in the local cache; fetch it with a network"
+        raise InputError(f"{spec.name}: {why}")
     dtype = stored_dtype(files, config, packed)
     text = config.get("text_config") or config
     d_vocab = _size(text, ("vocab_size",), folder)

@@ -14,7 +14,7 @@ from support import refusal
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from lensaudit.errors import InputError, TryAgainError
-from lensaudit.models import hashing
+from lensaudit.models import checkpoint, hashing
 from lensaudit.models.checkpoint import (
     load_tokenizer,
     loading,
@@ -504,6 +504,17 @@ def test_offline_mode_says_so_without_a_request(monkeypatch, tmp_path):
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     with pytest.raises(InputError, match="HF_HUB_OFFLINE is set"):
         open_checkpoint(HUB)
+
+
+def test_pickles_are_named_where_there_are_some_or_the_hub_was_asked(folder, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **how: str(folder))
+    (folder / "model.safetensors").unlink()
+    monkeypatch.setattr(checkpoint, "reachable", lambda: True)
+    assert "pickles can run code" in refusal(open_checkpoint, HUB)
+    monkeypatch.setattr(checkpoint, "reachable", lambda: False)
+    assert "its weights are not in the local cache" in refusal(open_checkpoint, HUB)
+    (folder / "pytorch_model.bin").touch()
+    assert "pickles can run code" in refusal(open_checkpoint, HUB)
 
 
 def test_a_fetched_repository_opens_like_a_folder(folder, monkeypatch):
