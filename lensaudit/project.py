@@ -187,10 +187,10 @@ def read_project(file: str | Path) -> Project:
     for rows, annotated in (("forget", "data"), ("retain_rows", "retain_data")):
         if rows in says and annotated not in says:
             says[annotated] = str(annotated_beside(says[rows]))
-    forget, kept = says.get("forget"), says.get("retain_rows")
-    if forget != kept and says.get("data") == says.get("retain_data"):
+    apart = says.get("forget") != says.get("retain_rows")
+    if apart and says.get("data") == says.get("retain_data"):
         raise InputError(
-            f"{path}: the annotation of {forget} and that of {kept} are both {says['data']}, and "
+            f"{path}: the annotations of forget and retain_rows would both be {says['data']}, and "
             "one would replace the other; rename one of the files, or name retain_data"
         )
     if path.absolute().parent != Path.cwd():

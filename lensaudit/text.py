@@ -4,7 +4,6 @@ import hashlib
 import json
 import re
 import unicodedata
-from collections import Counter
 from typing import Any
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
@@ -55,10 +54,9 @@ def parse_json(text: str | bytes, *, unique: bool = False) -> Any:
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """An object of which no value would be lost."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        most, _ = Counter(key for key, _ in pairs).most_common(1)[0]
-        raise ValueError(f"key {most!r:.40} twice in an object")
+    if len(found := dict(pairs)) < len(pairs):
+        twice = max(found, key=[key for key, _ in pairs].count)
+        raise ValueError(f"key {twice!r:.40} twice in an object")
     return found
 
 

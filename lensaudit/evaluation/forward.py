@@ -250,8 +250,10 @@ def generations(
     for places in by_length(prompts, batch_size, longest_first=True):
         asking = [prompts[place] for place in places]
         tokens, mask = padded(asking, asked, side="left", device=model.device)
-        told = f"{name(places[0])}: cannot generate under its generation_config.json"
-        with loading(told), one_memory_error():
+        with (
+            loading(f"{name(places[0])}: cannot generate under its generation_config.json"),
+            one_memory_error(),
+        ):
             answer = model.generate(
                 input_ids=tokens,
                 attention_mask=mask.long(),

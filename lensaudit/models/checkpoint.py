@@ -5,6 +5,7 @@ import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -61,9 +62,8 @@ def loading(told: str) -> Iterator[None]:
         )
         if not unloadable or type(error).__name__ == "OutOfMemoryError":  # torch's
             raise
-        why = told_by(error)
-        if "trust_remote_code" in why:  # who loads never runs any
-            why = "transformers would need code from the Hub or the repository, which is not run"
+        code = "transformers would need code from the Hub or the repository, which is not run"
+        why = code if "trust_remote_code" in str(error) else told_by(error)
         raise InputError(f"{told} ({why})") from error
 
 
@@ -120,14 +120,13 @@ def open_checkpoint(spec: ModelSpec, *, allow_packed: bool = False) -> Checkpoin
     packed = _check_kind(spec.name, config, allow_packed=allow_packed and adapter is None)
     files = weight_files(folder)
     if not files:
-        why = (
-            f"no {SINGLE} in {folder}; pickles can run code: convert them with save_pretrained "
-            "(safetensors is its default)"
+        asked = spec.local is not None or reachable()  # else they may be on the Hub
+        raise InputError(
+            f"{spec.name}: no {SINGLE} in {folder}; pickles can run code: convert them with "
+            "save_pretrained (safetensors is its default)"
+            if asked or any(folder.glob("*.bin"))
+            else f"{spec.name}: its weights are not in the local cache; fetch it with a network"
         )
-        # what lacks in a copy of the Hub that could not be asked may be there
-        if spec.local is None and not reachable() and not any(folder.glob("*.bin")):
-            why = "its weights are not in the local cache; fetch it with a network"
-        raise InputError(f"{spec.name}: {why}")
     dtype = stored_dtype(files, config, packed)
     text = config.get("text_config") or config
     d_vocab = _size(text, ("vocab_size",), folder)
@@ -287,19 +286,14 @@ def _check_kind(name: str, config: Mapping[str, Any], *, allow_packed: bool) -> 
         ),
         f"{architecture} is code of its own (auto_map), which is not run; wanted a class of "
         "transformers": (
-            part(config, "auto_map").get("AutoModelForCausalLM") and not _is_built_in(architecture)
+            # old repositories bring code beside what is in transformers, which takes a second
+            part(config, "auto_map").get("AutoModelForCausalLM")
+            and architecture not in dir(import_module("transformers"))
         ),
     }
     if why := next((why for why, holds in odd.items() if holds), None):
         raise InputError(f"{name}: {why}")
     return packed
-
-
-def _is_built_in(architecture: str) -> bool:
-    """Whether transformers has a class of this name; old repositories bring code beside it."""
-    import transformers  # takes a second, and few configurations name code
-
-    return architecture in dir(transformers)
 
 
 def _size(config: Mapping[str, Any], keys: Sequence[str], folder: Path) -> int:

@@ -130,15 +130,15 @@ def tokenizer_hash(folder: Path) -> str:
     template = folder / "chat_template.jinja"
     said = read_text(template) if template.is_file() else config.get("chat_template")
     # of a class that tokenizer_config.json does not name, config.json decides
-    model = json_object(folder / "config.json")
-    chosen = {key: model.get(key) for key in ("model_type", "tokenizer_class")} | config
+    model = json_object(folder / "config.json").items()
+    chosen = {key: one for key, one in model if key in ("model_type", "tokenizer_class")} | config
     rest = {
         key: value
         for key, value in _but(chosen, _INERT_TOKENIZER).items()
         if key not in _USUAL_TOKENIZER or value != _USUAL_TOKENIZER[key]
     }
-    keys = {key: config.get(key) for key in _TOKENIZER_KEYS}
-    return _sha256([tables, texts, keys, said, *([rest] if rest else [])])
+    parts = [tables, texts, {key: config.get(key) for key in _TOKENIZER_KEYS}, said]
+    return _sha256([*parts, rest] if rest else parts)
 
 
 def folder_sha256(folder: Path) -> list[list[str]]:

@@ -253,8 +253,8 @@ class DirectQuestions:
         return self._stops[one.weights]
 
     def _tokenizer(self, one: Checkpoint) -> Any:
-        session = self.session
-        return session.tokenizer if same_tokenizer(one, session.full) else load_tokenizer(one)
+        same = same_tokenizer(one, self.session.full)
+        return self.session.tokenizer if same else load_tokenizer(one)
 
     def _asked(self, one: Checkpoint) -> Prompts:
         """What a model is asked, in its own tokens.
