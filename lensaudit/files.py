@@ -384,15 +384,16 @@ _REMEDIES = {
 """First bytes of a file -> what makes text of it."""
 
 
-def read_json(path: Path) -> Any:
+def read_json(path: Path, *, unique: bool = False) -> Any:
     """A JSON file.
 
     Raises:
-        InputError: missing, unreadable or malformed; names the line.
+        InputError: missing, unreadable or malformed; names the line. With `unique`, an object has
+            one key twice.
     """
     text = read_text(path)
     try:
-        return parse_json(text)
+        return parse_json(text, unique=unique)
     except json.JSONDecodeError as error:
         raise InputError(f"{path}: line {error.lineno} is not JSON ({error.msg})") from error
     except ValueError as error:  # a number or a nesting beyond limits

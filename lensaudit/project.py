@@ -174,7 +174,8 @@ def read_project(file: str | Path) -> Project:
     """Content of a project file.
 
     Raises:
-        InputError: it cannot be read, or says something that is not understood; all is listed.
+        InputError: it cannot be read, or says something that is not understood, all is listed; or
+            forget and kept rows would share their annotation.
     """
     path = Path(file).expanduser()
     content = read_toml(path)
@@ -186,6 +187,12 @@ def read_project(file: str | Path) -> Project:
     for rows, annotated in (("forget", "data"), ("retain_rows", "retain_data")):
         if rows in says and annotated not in says:
             says[annotated] = str(annotated_beside(says[rows]))
+    apart = says.get("forget") != says.get("retain_rows")
+    if apart and says.get("data") == says.get("retain_data"):
+        raise InputError(
+            f"{path}: the annotations of forget and retain_rows would both be {says['data']}, and "
+            "one would replace the other; rename one of the files, or name retain_data"
+        )
     if path.absolute().parent != Path.cwd():
         # one place for what is kept, wherever below the file a command runs
         for key, usual in (("out", RESULTS), ("activations", ACTIVATIONS)):

@@ -23,17 +23,18 @@ MOST_NESTED = 100
 """Lists within lists: what we and others write has less than ten."""
 
 
-def parse_json(text: str | bytes) -> Any:
+def parse_json(text: str | bytes, *, unique: bool = False) -> Any:
     """The value in a JSON text; NaN and infinities pass, which other tools write.
 
     >>> parse_json('{"a": [1, NaN]}')
     {'a': [1, nan]}
 
     Raises:
-        ValueError: not JSON, or nested so deep that whatever walks it would fail.
+        ValueError: not JSON, with `unique` an object with one key twice, or nested so deep that
+            whatever walks it would fail.
     """
     try:
-        value = json.loads(text)
+        value = json.loads(text, object_pairs_hook=_unique if unique else None)
     except RecursionError as error:
         raise ValueError("nested too deep") from error
     opened = text.count("{") + text.count("[") if isinstance(text, str) else len(text)
@@ -49,6 +50,14 @@ def parse_json(text: str | bytes) -> Any:
             if isinstance(inner, dict | list)
         ]
     return value
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of which no value would be lost."""
+    if len(found := dict(pairs)) < len(pairs):
+        twice = max(found, key=[key for key, _ in pairs].count)
+        raise ValueError(f"key {twice!r:.40} twice in an object")
+    return found
 
 
 def utf8(json_text: str) -> bytes:

@@ -60,6 +60,16 @@ def test_a_set_is_named_and_a_file_is_a_place(tmp_path, monkeypatch):
     assert read_project(written(tmp_path, 'data = "set.json"')).data == "../set.json"
 
 
+def test_forget_and_kept_rows_of_one_annotation_are_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    both = 'forget = "rows.jsonl"\nretain_rows = "{}"\n'
+    with pytest.raises(InputError, match=r"of forget and retain_rows would both be rows\.annot"):
+        read_project(written(tmp_path, both.format("rows.csv")))
+    apart = both.format("rows.csv") + 'retain_data = "kept.json"'
+    assert read_project(written(tmp_path, apart)).retain_data == "kept.json"
+    assert read_project(written(tmp_path, both.format("kept.csv"))).data == "rows.annotated.json"
+
+
 def test_the_search_ends_at_the_home_folder_and_where_a_file_system_ends(tmp_path, monkeypatch):
     home, deep = tmp_path / "home", tmp_path / "home" / "a" / "b"
     deep.mkdir(parents=True)

@@ -68,9 +68,9 @@ def read_rows(path: Path) -> tuple[list[SourceRow], list[str]]:
         with suppress(ValueError):
             whole = parse_json(text)
     if listed and (not lined or any(isinstance(one, Mapping) for one in whole or ())):
-        rows, problems = numbered(read_json(path)), []
+        rows, problems = numbered(read_json(path, unique=True)), []
     elif whole is not None and not lined:
-        rows = numbered(rows_within(whole))
+        rows = numbered(rows_within(read_json(path, unique=True)))
         problems = [] if rows else [f"{NO_LIST}; {_keys(whole)}"]
     else:
         rows, problems = _read_lines(text)
@@ -109,11 +109,11 @@ def _read_lines(text: str) -> tuple[list[SourceRow], list[str]]:
         if not line.strip():
             continue
         try:
-            rows.append((f"line {n}", parse_json(line)))
+            rows.append((f"line {n}", parse_json(line, unique=True)))
         except json.JSONDecodeError as error:
             problems.append(f"line {n} is not JSON ({error.msg}, column {error.colno})")
-        except ValueError:
-            problems.append(f"line {n} is not usable JSON")
+        except ValueError as error:
+            problems.append(f"line {n} is not usable JSON ({error})")
     return rows, problems
 
 

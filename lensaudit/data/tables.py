@@ -2,6 +2,7 @@
 
 import csv
 import io
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
@@ -23,6 +24,8 @@ def table_rows(text: str, signs: str) -> tuple[list[tuple[str, Any]], list[str]]
         rows = [(f"line {lines.line_num}", row) for row in lines]
     except csv.Error as error:
         return [], [f"line {lines.line_num} is no line of a table ({error})"]
+    if named := [one for one, n in Counter(lines.fieldnames or ()).items() if one and n > 1]:
+        return [], [f"line 1 names {', '.join(named)} more than once"]
     apart = [where for where, row in rows if None in row or None in row.values()]
     told = [
         (where, {k: _cell(k, one) for k, one in row.items() if one or k == "prefix"})
@@ -45,12 +48,14 @@ def _cell(name: str, text: Any) -> Any:
 def rows_within(value: Any) -> list[Any]:
     """The rows of an object: its one list of objects, or its columns; empty: it holds none.
 
+    Columns are lists, or objects with the same keys in any order.
+
     >>> rows_within({"data": [{"idx": 0}]}), rows_within({"idx": [0], "entity": {"0": "Ada"}})
     ([{'idx': 0}], [{'idx': 0, 'entity': 'Ada'}])
     """
     inner = [*value.values()] if isinstance(value, Mapping) else []
-    lists = [
-        [*one.values()] if isinstance(one, Mapping) else one
+    columns = [
+        one if isinstance(one, Mapping) else {str(n): cell for n, cell in enumerate(one)}
         for one in inner
         if isinstance(one, list | Mapping)
     ]
@@ -59,6 +64,9 @@ def rows_within(value: Any) -> list[Any]:
         for one in inner
         if isinstance(one, list) and any(isinstance(row, Mapping) for row in one)
     ]
-    is_table = len(lists) == len(inner) and len(set(map(len, lists))) == 1 and not objects
-    columns = [dict(zip(value, row, strict=True)) for row in zip(*lists, strict=False) if is_table]
-    return objects[0] if len(objects) == 1 else columns
+    keys = columns[0] if len(columns) == len(inner) and not objects and columns else {}
+    is_table = all(one.keys() == keys.keys() for one in columns)
+    rows = [
+        dict(zip(value, (one[key] for one in columns), strict=True)) for key in keys if is_table
+    ]
+    return objects[0] if len(objects) == 1 else rows

@@ -25,6 +25,8 @@ from lensaudit.data.suites import Split
 from lensaudit.errors import InputError, WorkError, told_by
 from lensaudit.groups import batched, by_length
 from lensaudit.metrics.registry import Measured, Trace, alternatives
+from lensaudit.models.checkpoint import loading
+from lensaudit.models.device import one_memory_error
 from lensaudit.models.generation import stop_ids
 from lensaudit.models.hashing import OVERRULED
 from lensaudit.models.sizes import ContextWindow
@@ -239,6 +241,7 @@ def generations(
     `upstream` mask every masked end-of-turn shifts what comes after it (as upstream).
 
     Raises:
+        InputError: the model's generation_config.json asks for what cannot be done.
         WorkError: a logit is not a number; `name` says of which prompt, by its place.
     """
     eos: Any = asked.tokenizer.eos_token_id
@@ -247,19 +250,23 @@ def generations(
     for places in by_length(prompts, batch_size, longest_first=True):
         asking = [prompts[place] for place in places]
         tokens, mask = padded(asking, asked, side="left", device=model.device)
-        answer = model.generate(
-            input_ids=tokens,
-            attention_mask=mask.long(),
-            do_sample=False,
-            temperature=None,
-            top_p=None,
-            top_k=None,
-            max_new_tokens=max_new_tokens,
-            use_cache=True,
-            pad_token_id=eos,
-            eos_token_id=sorted(stop),
-            logits_processor=LogitsProcessorList([_Finite(places, name)]),
-        )
+        with (
+            loading(f"{name(places[0])}: cannot generate under its generation_config.json"),
+            one_memory_error(),
+        ):
+            answer = model.generate(
+                input_ids=tokens,
+                attention_mask=mask.long(),
+                do_sample=False,
+                temperature=None,
+                top_p=None,
+                top_k=None,
+                max_new_tokens=max_new_tokens,
+                use_cache=True,
+                pad_token_id=eos,
+                eos_token_id=sorted(stop),
+                logits_processor=LogitsProcessorList([_Finite(places, name)]),
+            )
         new = answer[:, tokens.shape[1] :].tolist()
         said = (list(takewhile(lambda token: token not in stop, ids)) for ids in new)
         found.update(zip(places, said, strict=True))

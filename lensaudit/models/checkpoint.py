@@ -5,10 +5,12 @@ import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from lensaudit.errors import InputError, told_by
+from lensaudit.hub import reachable
 from lensaudit.models.adapter import CONFIG, open_adapter, trained_on
 from lensaudit.models.hashing import OVERRULED, merged_hash, tokenizer_hash, weights_hash
 from lensaudit.models.hub_files import fetch
@@ -60,7 +62,9 @@ def loading(told: str) -> Iterator[None]:
         )
         if not unloadable or type(error).__name__ == "OutOfMemoryError":  # torch's
             raise
-        raise InputError(f"{told} ({told_by(error)})") from error
+        code = "transformers would need code from the Hub or the repository, which is not run"
+        why = code if "trust_remote_code" in str(error) else told_by(error)
+        raise InputError(f"{told} ({why})") from error
 
 
 @dataclass(frozen=True)
@@ -72,7 +76,7 @@ class Checkpoint:
     weights: str
     """Content hash of the weight files and of the configuration; with the adapter's, if any."""
     tokenizer: str
-    """Content hash of the tokenizer, its special tokens and its chat template."""
+    """Content hash of the tokenizer's files; other files may do the same (`same_tokenizer`)."""
     n_layers: int
     d_model: int
     d_vocab: int
@@ -116,9 +120,12 @@ def open_checkpoint(spec: ModelSpec, *, allow_packed: bool = False) -> Checkpoin
     packed = _check_kind(spec.name, config, allow_packed=allow_packed and adapter is None)
     files = weight_files(folder)
     if not files:
+        asked = spec.local is not None or reachable()  # else they may be on the Hub
         raise InputError(
             f"{spec.name}: no {SINGLE} in {folder}; pickles can run code: convert them with "
             "save_pretrained (safetensors is its default)"
+            if asked or any(folder.glob("*.bin"))
+            else f"{spec.name}: its weights are not in the local cache; fetch it with a network"
         )
     dtype = stored_dtype(files, config, packed)
     text = config.get("text_config") or config
@@ -203,10 +210,11 @@ def load_tokenizer(checkpoint: Checkpoint) -> Any:
             f"{name}: its tokenizer gives no character offsets (a slow tokenizer); save it as "
             "tokenizer.json (PreTrainedTokenizerFast)"
         )
-    if len(tokenizer) > checkpoint.d_vocab:
+    last = max(tokenizer.get_vocab().values(), default=-1)
+    if last >= checkpoint.d_vocab:
         raise InputError(
-            f"{name}: the tokenizer has {len(tokenizer)} tokens, the model {checkpoint.d_vocab}; "
-            "it belongs to another model"
+            f"{name}: the tokenizer has token ids up to {last}, the model {checkpoint.d_vocab} "
+            "tokens; it belongs to another model"
         )
     return tokenizer
 
@@ -275,6 +283,12 @@ def _check_kind(name: str, config: Mapping[str, Any], *, allow_packed: bool) -> 
         "applies, so no number of it could be trusted": (
             str(config.get("model_type")).startswith("gemma3")
             and capped.get("attn_logit_softcapping")
+        ),
+        f"{architecture} is code of its own (auto_map), which is not run; wanted a class of "
+        "transformers": (
+            # old repositories bring code beside what is in transformers, which takes a second
+            part(config, "auto_map").get("AutoModelForCausalLM")
+            and architecture not in dir(import_module("transformers"))
         ),
     }
     if why := next((why for why, holds in odd.items() if holds), None):

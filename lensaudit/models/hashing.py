@@ -41,6 +41,7 @@ _INERT_ADAPTER = (
 )
 """Keys of adapter_config.json that no merged weight depends on."""
 _TOKENIZER_FILES = (
+    "tokenizer.json",
     "tokenizer.model",
     "vocab.json",
     "merges.txt",
@@ -48,10 +49,21 @@ _TOKENIZER_FILES = (
     "added_tokens.json",
     "special_tokens_map.json",
 )
-"""What a tokenizer without tokenizer.json is made of."""
+"""What a tokenizer is made of, beside its settings."""
 _TOKENIZER_KEYS = ("add_bos_token", "add_eos_token", "add_prefix_space")
 _SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token")
 """Not the padding token: padding is on the right and no scored position sees it."""
+_INERT_TOKENIZER = (
+    *("is_local", "local_files_only", "name_or_path", "model_max_length", "pad_token"),
+    *("padding_side", "truncation_side", "fast_tokenizer_files", "chat_template"),
+    *(*_TOKENIZER_KEYS, *_SPECIAL_TOKENS),
+)
+"""Keys of tokenizer_config.json that cut no text, or that the hash counts by themselves."""
+_USUAL_TOKENIZER = {
+    **{"backend": "tokenizers", "tokenizer_class": "TokenizersBackend"},
+    **{"clean_up_tokenization_spaces": False, "model_type": "llama"},
+}
+"""Settings that a hash leaves out where they have these values."""
 
 _known: dict[str, str] = {}
 """Key of a file's state -> hash that this process took."""
@@ -84,19 +96,19 @@ def merged_hash(base: str, adapter: str) -> str:
 
 
 def tokenizer_hash(folder: Path) -> str:
-    """Hash of what a tokenizer does: its tables, its special tokens and its chat template.
+    """Hash of all that decides what a tokenizer does: tables, settings and chat template.
 
-    How a file was saved does not count: padding and truncation settings, the spelling of merges,
-    and whether the chat template has its own file.
+    Padding, truncation, the spelling of merges and the place of the chat template do not count.
+    Equal hashes do the same; others may (`likeness.same_tokenizer`), as transformers chooses a
+    class by several settings, the model's type among them, and rewrites them on saving.
 
     Raises:
         InputError: there is no tokenizer, or several, or its files are broken.
     """
-    main = folder / "tokenizer.json"
-    parts = [main] if main.is_file() else [folder / name for name in _TOKENIZER_FILES]
+    main, *others = (folder / name for name in _TOKENIZER_FILES)
     tables = [
         (part.name, remembered(part, "tables", _tables_hash) if part == main else file_sha256(part))
-        for part in parts
+        for part in (main, *others)
         if part.is_file()
     ]
     if not tables:
@@ -117,7 +129,16 @@ def tokenizer_hash(folder: Path) -> str:
     }
     template = folder / "chat_template.jinja"
     said = read_text(template) if template.is_file() else config.get("chat_template")
-    return _sha256([tables, texts, {key: config.get(key) for key in _TOKENIZER_KEYS}, said])
+    # of a class that tokenizer_config.json does not name, config.json decides
+    model = json_object(folder / "config.json").items()
+    chosen = {key: one for key, one in model if key in ("model_type", "tokenizer_class")} | config
+    rest = {
+        key: value
+        for key, value in _but(chosen, _INERT_TOKENIZER).items()
+        if key not in _USUAL_TOKENIZER or value != _USUAL_TOKENIZER[key]
+    }
+    parts = [tables, texts, {key: config.get(key) for key in _TOKENIZER_KEYS}, said]
+    return _sha256([*parts, rest] if rest else parts)
 
 
 def folder_sha256(folder: Path) -> list[list[str]]:

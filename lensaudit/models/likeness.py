@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from lensaudit.errors import InputError
 from lensaudit.models.checkpoint import Checkpoint, config_of, load_tokenizer, tell_stored_twice
+from lensaudit.text import digest
 
 _INERT_SETTINGS = (
     *("architectures", "transformers_version", "_name_or_path", "dtype", "torch_dtype"),
@@ -62,9 +63,34 @@ def misfit(source: Checkpoint, full: Checkpoint) -> str | None:
             f"its stream ({source.n_layers} layers of {source.d_model}) does not fit that of full "
             f"({full.n_layers} of {full.d_model})"
         )
-    if source.tokenizer != full.tokenizer:
+    if not same_tokenizer(source, full):
         why.append("its tokenizer is not that of full")
     return ", and ".join(why) or None
+
+
+def same_tokenizer(one: Checkpoint, other: Checkpoint) -> bool:
+    """Whether two tokenizers do the same to any text, however their files were saved.
+
+    Raises:
+        InputError: the files differ, and one of the tokenizers cannot be loaded.
+    """
+    return one.tokenizer == other.tokenizer or _tokenization(one) == _tokenization(other)
+
+
+def _tokenization(checkpoint: Checkpoint) -> str:
+    """Hash of how the loaded tokenizer cuts texts, ends them and puts them in a chat."""
+    if checkpoint.tokenizer not in _tokenizations:
+        tokenizer = load_tokenizer(checkpoint)
+        tokenizer.backend_tokenizer.no_padding()
+        tokenizer.backend_tokenizer.no_truncation()
+        _tokenizations[checkpoint.tokenizer] = digest(
+            [
+                tokenizer.backend_tokenizer.to_str(),
+                [tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.unk_token_id],
+                [tokenizer.split_special_tokens, tokenizer.chat_template],
+            ]
+        )
+    return _tokenizations[checkpoint.tokenizer]
 
 
 def other_tokenizer(one: Checkpoint, other: Checkpoint) -> str | None:
@@ -73,7 +99,7 @@ def other_tokenizer(one: Checkpoint, other: Checkpoint) -> str | None:
     Raises:
         InputError: one of them cannot be loaded.
     """
-    if one.tokenizer == other.tokenizer:
+    if same_tokenizer(one, other):
         return None
     own, theirs = (load_tokenizer(which).get_vocab() for which in (one, other))
     n = sum(own.get(token) != theirs.get(token) for token in own.keys() | theirs.keys())
@@ -105,6 +131,8 @@ def differing_settings(*checkpoints: Checkpoint) -> str | None:
     return "; ".join(dict.fromkeys(said)) or None
 
 
+_tokenizations: dict[str, str] = {}
+"""Hash of a tokenizer's files -> that of what it did when this process loaded it."""
 _SHAPE = {
     "n_layers": "layers",
     "d_model": "width",

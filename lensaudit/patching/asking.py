@@ -22,6 +22,7 @@ from lensaudit.models.bridge import DTYPES, TransformerBridge
 from lensaudit.models.checkpoint import Checkpoint, config_of, load_tokenizer
 from lensaudit.models.generation import stop_of
 from lensaudit.models.large.placement import fits_whole
+from lensaudit.models.likeness import same_tokenizer
 from lensaudit.models.sizes import context_of, sizes_on_disk
 from lensaudit.patching.generation import as_guessed, generate, rows_that_fit
 from lensaudit.patching.options import ANSWER_TOKENS
@@ -252,8 +253,8 @@ class DirectQuestions:
         return self._stops[one.weights]
 
     def _tokenizer(self, one: Checkpoint) -> Any:
-        session = self.session
-        return session.tokenizer if one.tokenizer == session.full.tokenizer else load_tokenizer(one)
+        same = same_tokenizer(one, self.session.full)
+        return self.session.tokenizer if same else load_tokenizer(one)
 
     def _asked(self, one: Checkpoint) -> Prompts:
         """What a model is asked, in its own tokens.

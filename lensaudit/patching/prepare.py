@@ -19,7 +19,7 @@ from lensaudit.models.checkpoint import (
     open_checkpoint,
 )
 from lensaudit.models.device import resolve_device, resolve_dtype
-from lensaudit.models.likeness import check_same_shape, misfit, other_tokenizer
+from lensaudit.models.likeness import check_same_shape, misfit, other_tokenizer, same_tokenizer
 from lensaudit.models.registry import default_data, specs_of
 from lensaudit.models.sizes import context_of, sizes_on_disk
 from lensaudit.patching.exact_match import check_em
@@ -249,7 +249,7 @@ def _check_merges(source: Checkpoint, full: Checkpoint, examples: Sequence[Fact]
     Raises:
         InputError: with the number of tokens that differ.
     """
-    if source.tokenizer == full.tokenizer:
+    if same_tokenizer(source, full):
         return
     ours, theirs = load_tokenizer(full), load_tokenizer(source)
     if ours.get_vocab() != theirs.get_vocab():
@@ -274,5 +274,5 @@ def _check_map(source: Checkpoint, full: Checkpoint, align: AlignName) -> None:
         raise InputError(f"{why}; a map carries it: --align affine, or auto")
     if source.d_model != full.d_model and align not in ("auto", "affine"):
         raise InputError(f"{why}, and --align {align} needs equal widths: --align affine, or auto")
-    if source.tokenizer != full.tokenizer:
+    if not same_tokenizer(source, full):
         check_tokenizer(load_tokenizer(source), source.spec.name)

@@ -31,7 +31,7 @@ from lensaudit.models.bridge import (
 )
 from lensaudit.models.checkpoint import Checkpoint, config_of, load_tokenizer
 from lensaudit.models.conditions import Conditions, Padding, conditions_of
-from lensaudit.models.likeness import misfit
+from lensaudit.models.likeness import misfit, same_tokenizer
 from lensaudit.models.sizes import context_of, sizes_on_disk
 from lensaudit.patching.alignment import TokenMatch, token_match
 from lensaudit.patching.budget import MemoryBudget
@@ -223,7 +223,7 @@ class Session:
         windows = (
             context_of(config_of(one))
             for one in (self.full, *self.never, *self.sources.values())
-            if one.tokenizer == self.full.tokenizer
+            if same_tokenizer(one, self.full)
         )
         least = min(windows, key=lambda one: one.n_pos or float("inf"))
         told = [(row, encoded_row(row, self.tokenizer, least.too_long)) for row in rows]
@@ -235,7 +235,7 @@ class Session:
 
     def token_match(self, source: Checkpoint, rows: Sequence[Encoded]) -> TokenMatch:
         """Rows in the tokens of a source."""
-        if source.tokenizer == self.full.tokenizer:
+        if same_tokenizer(source, self.full):
             return TokenMatch(tuple(rows), None, {})
         key, matches = (source.weights, tuple(rows)), self._matches
         if key not in matches:

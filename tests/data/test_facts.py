@@ -270,6 +270,14 @@ FOUR = [
 LINES = "".join(json.dumps(one, ensure_ascii=False) + "\n" for one in FOUR)
 
 
+TWICE = '{"question": "Who?", "answer": "Ada.", "answer": "Bob."}'
+SHUFFLED = (
+    lambda k: {n: one[k] for n, one in enumerate(FOUR)},
+    lambda k: {n: FOUR[n][k] for n in (2, 0, 3, 1)},
+)
+"""A column as an object: in the order of the rows, and in another."""
+
+
 def table(sign: str) -> str:
     cells = [
         {k: v if isinstance(v, str) else json.dumps(v) for k, v in one.items()} for one in FOUR
@@ -288,6 +296,7 @@ def table(sign: str) -> str:
         ("a.json", json.dumps({"train": FOUR, "test": []})),
         ("a.json", json.dumps({k: [one[k] for one in FOUR] for k in FOUR[0]})),
         ("a.json", json.dumps({k: {n: one[k] for n, one in enumerate(FOUR)} for k in FOUR[0]})),
+        ("a.json", json.dumps({k: SHUFFLED[k == "answer"](k) for k in FOUR[0]})),
         ("a.csv", table(",")),
         ("a.CSV", "\ufeff" + table(";")),
         ("a.tsv", table("\t")),
@@ -319,6 +328,15 @@ def test_rows_are_the_same_in_whatever_file_they_come(tmp_path, name, content):
         ("a.csv", table(",").replace('""', "''"), "is the text of a list.* in a table as JSON"),
         ("a.gz", gzip.compress(LINES.encode(), mtime=0)[:40], "packed by gzip and damaged"),
         ("a.jsonl", '{"prompt": "Who?", "completion": "Ada."}', r"found prompt, completion\)"),
+        ("a.csv", "question,answer,answer\nWho?,Ada.,Bob.\n", "line 1 names answer more than once"),
+        ("a.jsonl", TWICE, r"line 1 is not usable JSON \(key 'answer' twice"),
+        ("a.json", f"[{TWICE}]", r"not usable JSON \(key 'answer' twice"),
+        ("a.json", f'{{"data":\n[{TWICE}]}}', r"not usable JSON \(key 'answer' twice"),
+        (
+            "a.json",
+            '{"question": {"0": "Who?"}, "answer": {"1": "Ada."}}',
+            "found question, answer",
+        ),
     ],
 )
 def test_rows_in_no_such_file_are_refused_by_what_is_there(tmp_path, name, content, said):

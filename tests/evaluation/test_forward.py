@@ -2,6 +2,7 @@
 
 import json
 import math
+from copy import copy
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,6 +15,7 @@ from transformers.integrations import hub_kernels
 
 from lensaudit.data.chat import Encoding
 from lensaudit.data.suites import Split
+from lensaudit.errors import InputError
 from lensaudit.evaluation import forward
 from lensaudit.evaluation.forward import (
     Tokenization,
@@ -99,6 +101,18 @@ def test_answers_stand_where_their_prompts_stood(asked):
     orders = (texts(), texts()[::-1])
     losses = [[one.loss for one in traces(model, asked, order, 2)] for order in orders]
     assert losses[1] == pytest.approx(losses[0][::-1])
+
+
+@pytest.mark.parametrize(
+    "config", [{"dola_layers": "low"}, {"repetition_penalty": "x"}, {"num_beams": "2"}]
+)
+def test_a_generation_config_that_cannot_be_obeyed_is_a_line(asked, config):
+    model, prompts = tiny_model(), [text.ids for text in texts()]
+    model.generation_config = copy(model.generation_config)
+    vars(model.generation_config).update(config)
+    with pytest.raises(InputError, match=r"cannot generate under its generation_config") as told:
+        generations(model, asked, prompts, batch_size=2, max_new_tokens=2)
+    assert "trust_remote_code" not in str(told.value)
 
 
 def test_a_generation_ends_before_its_first_end_token(asked):

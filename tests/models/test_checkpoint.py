@@ -14,14 +14,20 @@ from support import refusal
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from lensaudit.errors import InputError, TryAgainError
-from lensaudit.models import hashing
+from lensaudit.models import checkpoint, hashing
 from lensaudit.models.checkpoint import (
     load_tokenizer,
     loading,
     open_checkpoint,
     tell_stored_twice,
 )
-from lensaudit.models.likeness import check_same_shape, differing_settings, other_tokenizer
+from lensaudit.models.likeness import (
+    check_same_shape,
+    differing_settings,
+    misfit,
+    other_tokenizer,
+    same_tokenizer,
+)
 from lensaudit.models.registry import ModelSpec
 from lensaudit.text import digest
 
@@ -36,6 +42,10 @@ CONFIG = {
     "num_attention_heads": 2,
     "dtype": "float32",
 }
+
+FAR = {"type": "BPE", "vocab": VOCAB | {"Ġ": 9}, "merges": ["a b"]}
+"""As many tokens as the model has, and one whose id it lacks."""
+OWN_CODE = {"AutoModelForCausalLM": "modeling_my.MyForCausalLM"}
 
 
 @pytest.fixture(autouse=True)
@@ -150,6 +160,46 @@ def test_the_tokenizer_hash_follows_special_tokens_template_and_merges(folder):
 
 
 @pytest.mark.parametrize(
+    ("file", "changes"),
+    [
+        ("tokenizer_config.json", {"tokenizer_class": "GPT2Tokenizer"}),
+        ("tokenizer_config.json", {"split_special_tokens": True}),
+        ("tokenizer_config.json", {"mask_token": "a"}),
+        ("tokenizer_config.json", {"extra_special_tokens": ["ab"]}),
+        ("config.json", {"model_type": "qwen2"}),
+        ("config.json", {"tokenizer_class": "GPT2Tokenizer"}),
+        ("added_tokens.json", {"x": 6}),
+        ("special_tokens_map.json", {"eos_token": "a"}),
+    ],
+)
+def test_the_tokenizer_hash_follows_all_that_transformers_reads(folder, file, changes):
+    if file == "config.json":
+        write(folder / "tokenizer_config.json", {"bos_token": "<s>", "eos_token": "</s>"})
+    before = opened(folder).tokenizer
+    if not (folder / file).is_file():
+        write(folder / file, {})
+    change(folder / file, **changes)
+    assert opened(folder).tokenizer != before
+
+
+def test_a_tokenizer_saved_again_is_the_same_and_one_that_cuts_otherwise_is_not(folder, tmp_path):
+    older = {"tokenizer_class": "LlamaTokenizerFast", "legacy": False, "model_max_length": 8}
+    change(folder / "tokenizer_config.json", **older)
+    again = shutil.copytree(folder, tmp_path / "again")
+    full = opened(folder, "full")
+    load_tokenizer(full).save_pretrained(again)
+    found = opened(again, "again")
+    assert found.tokenizer != full.tokenizer
+    assert same_tokenizer(found, full)
+    assert misfit(found, full) is None
+    change(again / "tokenizer_config.json", split_special_tokens=True)
+    found = opened(again, "again")
+    assert not same_tokenizer(found, full)
+    assert misfit(found, full) == "its tokenizer is not that of full"
+    assert "in how it cuts words" in other_tokenizer(found, full)
+
+
+@pytest.mark.parametrize(
     ("spoil", "claim"),
     [
         (lambda f: (f / "config.json").unlink(), "no config.json"),
@@ -164,6 +214,10 @@ def test_the_tokenizer_hash_follows_special_tokens_template_and_merges(folder):
         (
             lambda f: change(f / "config.json", model_type="gemma3_text", attn_logit_softcapping=5),
             "a Gemma 3 with attn_logit_softcapping",
+        ),
+        (
+            lambda f: change(f / "config.json", architectures=["MyForCausalLM"], auto_map=OWN_CODE),
+            "MyForCausalLM is code of its own (auto_map)",
         ),
         (lambda f: (f / "tokenizer.json").unlink(), "no tokenizer"),
         (lambda f: write(f / "tokenizer.json", "x"), "tokenizer.json: line 1 is not JSON"),
@@ -299,6 +353,12 @@ def test_a_cache_folder_that_cannot_be_written_does_not_matter(folder, own_cache
     assert opened(folder).weights.startswith("sha256:")
 
 
+def test_code_beside_a_class_of_transformers_is_left_aside(folder):
+    before = opened(folder).architecture
+    change(folder / "config.json", auto_map=OWN_CODE)
+    assert opened(folder).architecture == before == "LlamaForCausalLM"
+
+
 def test_a_blob_of_the_hub_cache_is_read_once_and_a_damaged_one_refused(folder, monkeypatch):
     content = (folder / "model.safetensors").read_bytes()
     before = opened(folder).weights
@@ -386,7 +446,8 @@ def test_the_tokenizer_gives_offsets_and_a_slow_one_is_refused(folder, monkeypat
 @pytest.mark.parametrize(
     ("file", "changes", "said"),
     [
-        ("config.json", {"vocab_size": 5}, "has 6 tokens, the model 5"),
+        ("config.json", {"vocab_size": 5}, "has token ids up to 5, the model 5 tokens"),
+        ("tokenizer.json", {"model": FAR}, "has token ids up to 9, the model 6 tokens"),
         ("tokenizer.json", {"model": {"type": "Nonsense"}}, "tokenizer cannot be loaded"),
         ("config.json", {"num_attention_heads": 3}, "cannot be loaded"),
     ],
@@ -443,6 +504,17 @@ def test_offline_mode_says_so_without_a_request(monkeypatch, tmp_path):
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     with pytest.raises(InputError, match="HF_HUB_OFFLINE is set"):
         open_checkpoint(HUB)
+
+
+def test_pickles_are_named_where_there_are_some_or_the_hub_was_asked(folder, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **how: str(folder))
+    (folder / "model.safetensors").unlink()
+    monkeypatch.setattr(checkpoint, "reachable", lambda: True)
+    assert "pickles can run code" in refusal(open_checkpoint, HUB)
+    monkeypatch.setattr(checkpoint, "reachable", lambda: False)
+    assert "its weights are not in the local cache" in refusal(open_checkpoint, HUB)
+    (folder / "pytorch_model.bin").touch()
+    assert "pickles can run code" in refusal(open_checkpoint, HUB)
 
 
 def test_a_fetched_repository_opens_like_a_folder(folder, monkeypatch):

@@ -79,6 +79,24 @@ def test_packed_weights_are_what_bitsandbytes_makes_of_them(
         load_causal(opened(packed))
 
 
+@pytest.mark.parametrize("storage", [torch.bfloat16, torch.float32])
+def test_codes_stored_as_another_type_are_the_same_to_the_bit(folders, storage):
+    packed, plain = folders
+    pack(packed, plain, kind="nf4", nested=True, dtype=torch.bfloat16)
+    file = packed / "model.safetensors"
+    tensors, before = load_file(file), {k: one.read() for k, one in weights_of(packed).items()}
+    codes = {
+        k: tensors[k].flatten().view(storage)[:, None]
+        for k, one in weights_of(packed).items()
+        if isinstance(one, Packed)
+    }
+    assert len(codes) == 3 * 7
+    save_file(tensors | codes, file, metadata={"format": "pt"})
+    after = {k: one.read() for k, one in weights_of(packed).items()}
+    assert after.keys() == before.keys()
+    assert all(torch.equal(after[k], before[k]) for k in before)
+
+
 def test_packed_weights_that_are_not_whole_are_refused_in_one_line(folders):
     packed, plain = folders
     pack(packed, plain, kind="nf4", nested=True, dtype=torch.float32)

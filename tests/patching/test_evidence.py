@@ -20,6 +20,7 @@ from lensaudit.data.neutral import Neutral, neutral_of
 from lensaudit.data.spans import Encoded, make_batch
 from lensaudit.errors import InputError
 from lensaudit.gym import edits
+from lensaudit.models import likeness
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import load_tokenizer
 from lensaudit.patching import session as module
@@ -192,10 +193,11 @@ def test_further_retain_models_make_a_floor(bench):
     assert word(audit, found, "retain_turned", one).code in ("erased", "undecided")
 
 
-def test_what_fits_neither_before_nor_after_a_map_is_unreadable(bench):
+def test_what_fits_neither_before_nor_after_a_map_is_unreadable(bench, monkeypatch):
     audit, found, neutral, _ = bench
     name = next(name for name in audit.sources if "retain_turned" in name)
-    # the same tokens under another name: nothing is patched in as it is
+    # the same tokens, said to be others: nothing is patched in as it is
+    monkeypatch.setitem(likeness._tokenizations, "another", "other tokens")
     other = replace(audit.sources[name], tokenizer="another")
     one_source = replace(audit, sources={name: other})
     deltas = found.baseline, found.s1, torch.full_like(found.s1, math.nan)

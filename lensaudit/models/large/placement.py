@@ -108,8 +108,9 @@ class Packed(Stored):
             levels, outer = (self.parts[f"nested_{one}"].read() for one in ("quant_map", "absmax"))
             scales = from_codes(scales, levels, outer, int(self.state["nested_blocksize"]))
             scales = scales + self.state["nested_offset"]
-        packed = self.codes.read().flatten()
+        packed = self.codes.read().flatten().view(torch.uint8)
         n, block = math.prod(self.shape), int(self.state["blocksize"])
+        # FSDP wants the bytes stored as numbers of another type (bnb_4bit_quant_storage);
         # of two codes the first lies in the upper half of a byte
         codes = torch.stack((packed >> 4, packed & 15), 1).flatten()[:n]
         levels = self.parts["quant_map"].read()
