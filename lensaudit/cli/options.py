@@ -130,7 +130,7 @@ def _check_models(file: Place | None) -> None:
                             f"{spec.elsewhere}"
                         )
                     if spec.local is None and not plans:
-                        library.models_hub_files.check_at_hand(spec)
+                        library.models_at_hand.check_at_hand(spec)
 
 
 @functools.cache

@@ -18,10 +18,11 @@ from lensaudit.activations.store import Activations, CacheStore
 from lensaudit.data.spans import Encoded
 from lensaudit.errors import InputError
 from lensaudit.files import make_folder, write_bytes
-from lensaudit.models.bridge import DTYPES, TransformerBridge, bridged, n_layers, user_hooks
+from lensaudit.models.bridge import DTYPES, TransformerBridge, n_layers, user_hooks
 from lensaudit.models.conditions import EAGER, batch_policy
 from lensaudit.models.device import device_class
 from lensaudit.models.in_memory import computing_hash
+from lensaudit.models.named import bridged
 from lensaudit.settings import Place, activations_folder, named
 from lensaudit.steer.generate import texts_of
 from lensaudit.text import digest

@@ -432,3 +432,8 @@ def test_adapters_are_audited_with_the_model_that_they_were_trained_on(tokenizer
     assert not (one.folder / "config.json").exists()
     assert one.patch.source == f"{EMBEDDED / 'full'}+{one.folder}"
     assert one.patch.uds == pytest.approx(0, abs=0.05), "a step of a new adapter changes little"
+
+
+def test_every_code_that_is_no_proof_of_erasure_is_worse_than_erased():
+    assert door.BADNESS[-1] == "erased"
+    assert len(set(door.BADNESS)) == 8
