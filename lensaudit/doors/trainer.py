@@ -294,7 +294,8 @@ class AuditCallback(TrainerCallback):
         if rows < self._n_rows:
             left_out.append(f"{self._n_rows - rows} of {self._n_rows} rows are not patched")
         self._rows = max(FEWEST, rows // 2) if time.monotonic() > left_s and rows > FEWEST else rows
-        verdict = verdicts([place]).of_run(found.folder) or found.verdict
+        _, judged = verdicts([place]).of(found.folder)
+        verdict = judged.verdict if judged else found.verdict
         return CheckpointAudit(step, folder, found, verdict, known, keeps, tuple(left_out))
 
     def _known(self, source: str, place: Path) -> KnowResult:

@@ -327,7 +327,7 @@ def clocked(monkeypatch, callback, per_row=1.0, know=5.0, kept=2.0):
     monkeypatch.setattr(callback, "_known", passing("know", know, None))
     monkeypatch.setattr(callback, "_patched", passing("patch", per_row, patch))
     monkeypatch.setattr(callback, "_kept", passing("kept", kept, summary))
-    monkeypatch.setattr(door, "verdicts", lambda _: SimpleNamespace(of_run=lambda _: None))
+    monkeypatch.setattr(door, "verdicts", lambda _: SimpleNamespace(of=lambda _: (None, None)))
     callback._full, callback._kept_s = summary, kept
     return asked
 
