@@ -17,7 +17,7 @@ from lensaudit.errors import InputError
 from lensaudit.groups import grouped
 from lensaudit.results.integrity import check_result, check_whole
 from lensaudit.results.kinds.eval import EvaluationResult
-from lensaudit.results.kinds.patch import PatchRun, PatchSummary
+from lensaudit.results.kinds.patch import PatchRun, PatchSummary, rows_hash
 from lensaudit.results.locate import Found, LeftOut, locate, missing_in
 from lensaudit.results.manifest import mark_of, model_in
 from lensaudit.results.reading import part
@@ -449,7 +449,7 @@ def weights_in(manifest: Mapping[str, Any], source: str) -> str:
 
 def _rows(run: PatchRun) -> str:
     """What tells one set of rows from another."""
-    return str(part(run.manifest, "inputs", "examples").get("hash"))
+    return str(rows_hash(run.manifest))
 
 
 def _dtype(run: PatchRun) -> str:
