@@ -28,7 +28,8 @@ from benchmarks.machine import describe
 from benchmarks.store_cost import overhead, overhead_line
 from lensaudit.activations import store as module
 from lensaudit.activations.inventory import verify
-from lensaudit.activations.store import Activations, ActivationStore, ExampleActivations
+from lensaudit.activations.layers import ActivationStore, LayeredActivations
+from lensaudit.activations.store import ExampleActivations
 from lensaudit.files import write_bytes
 
 N_EXAMPLES = 400
@@ -156,7 +157,7 @@ def cold_reads(store: ActivationStore, folder: Path) -> tuple[float, float]:
 
 
 @contextmanager
-def opened(store: ActivationStore) -> Iterator[Activations]:
+def opened(store: ActivationStore) -> Iterator[LayeredActivations]:
     cache = store.open(FINGERPRINT)
     assert cache is not None
     with cache:

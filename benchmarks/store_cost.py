@@ -16,7 +16,7 @@ from benchmarks.shapes import (
 from benchmarks.store_faults import FINGERPRINT
 from benchmarks.work import NotMeasured, tokens_read
 from lensaudit.activations.fill import fill
-from lensaudit.activations.store import ActivationStore
+from lensaudit.activations.layers import ActivationStore
 from lensaudit.data.spans import make_batch
 from lensaudit.models.bridge import captured
 

@@ -38,7 +38,7 @@ from benchmarks.shapes import (
 from benchmarks.work import all_read, share_of_peak
 from lensaudit.activations.fill import cache_batch_that_fits, fill, fingerprint_of_run
 from lensaudit.activations.spec import SHARD_EXAMPLES
-from lensaudit.activations.store import Activations, ActivationStore
+from lensaudit.activations.store import Activations, CacheStore
 from lensaudit.data.spans import Encoded, buckets, by_length, make_batch
 from lensaudit.errors import InputError
 from lensaudit.files import write_bytes
@@ -117,7 +117,7 @@ class Bench:
         )
         with runs as model:
             return fill(
-                ActivationStore(self.root),
+                CacheStore(self.root),
                 fingerprint,
                 self.encoded,
                 name=checkpoint.spec.name,

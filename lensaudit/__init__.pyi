@@ -12,7 +12,7 @@ from .data.spans import Batch as Batch, Encoded as Encoded
 from .data.spans import encode as encode, make_batch as make_batch, prompt as prompt
 
 # activations
-from .activations.store import ActivationStore as ActivationStore
+from .activations.layers import ActivationStore as ActivationStore
 from .activations.opening import open_activations as open_activations
 
 # doors

@@ -15,12 +15,12 @@ from rich.filesize import decimal as size
 
 from lensaudit.activations.inventory import describe
 from lensaudit.activations.naming import cache_folders
+from lensaudit.choices import CheckupSettings
 from lensaudit.errors import LensAuditError
 from lensaudit.models.bridge import DTYPES, bridge_from, logits_of, residuals
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import Checkpoint, load_tokenizer, open_model
 from lensaudit.models.device import resolve_device, resolve_dtype
-from lensaudit.settings import CheckupSettings
 
 TEXT = "Question: Where does the river end?\nAnswer: The river ends in a lake in the north."
 TOLERANCE = {"float32": 1e-5, "bfloat16": 0.05, "float16": 0.01}

@@ -118,31 +118,10 @@ class Option:
         return next((said for said, holds in bounds if not holds), "")
 
 
-def option_in(hint: Any) -> Option | None:
-    """The option that a field's type declares; the outermost declaration wins, for aliases."""
-    words: tuple[Any, ...] = getattr(hint, "__metadata__", ())
-    return next((word for word in reversed(words) if isinstance(word, Option)), None)
-
-
-def in_commas(text: str) -> tuple[str, ...]:
-    """The names of a comma list; `all` names none.
-
-    >>> in_commas("uds, es"), in_commas("all")
-    (('uds', 'es'), ())
-    """
-    if text == "all":
-        return ()
-    return tuple(part.strip() for part in text.split(",") if part.strip())
-
-
 ROWS = (".json", ".jsonl", ".ndjson")
 """How the name of a file of rows ends; other words name a set, such as forget10."""
 OF_A_LOG = "retain log"
 """What a metric reads that is compared with a retain model's."""
-Model = Annotated[str, Option("Name, Hub id[@revision] or folder.", is_a="model")]
-Sources = Annotated[
-    tuple[str, ...], Option("Model to audit. Repeatable.", flag="--source", is_a="model")
-]
 Retain = Annotated[
     str | None,
     Option("Model that never saw the forget set. [default: retain]", is_a="model"),
@@ -427,17 +406,6 @@ FORCE = "force"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Replaces:
-    """Whether a named folder may lose what a run of this command took long to make."""
-
-    section: ClassVar[Section] = "Output"
-    force: Annotated[
-        bool,
-        Option("Replace the result of another run of this command in --out.", typed=True),
-    ] = False
-
-
-@dataclass(frozen=True, kw_only=True)
 class NeutralRows:
     """What a map is fitted on, and what shows that a source can be read at all."""
 
@@ -571,15 +539,6 @@ class AnswerGroups(Caches, Machine, Questions, Anchors):
     """Models, questions and machine of a run that reads answers: the same for `eval` and `meta`."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class CheckupSettings(Caches, Precision, Names):
-    """What `lensaudit doctor` looks at."""
-
-    model: Annotated[
-        str, Option("Compare the bridge with Hugging Face on this model.", is_a="model")
-    ] = "demo/full"
-
-
 def several(names: str | Sequence[str] | None) -> tuple[str, ...]:
     """One name, several or none, as a caller writes them.
 
@@ -610,7 +569,7 @@ def path_of(place: Place | None) -> Path | None:
 def shared(settings: Any, *groups: Any, **own: Any) -> dict[str, Any]:
     """Values of the groups that settings inherit, for another record; some of them replaced.
 
-    >>> shared(CheckupSettings(dtype="float16"), Precision)
+    >>> shared(Machine(dtype="float16"), Precision)
     {'device': 'auto', 'dtype': 'float16'}
     """
     fields = (one for group in groups for one in dataclasses.fields(group))

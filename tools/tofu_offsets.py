@@ -12,11 +12,11 @@ file gives the same bytes.
 import argparse
 import json
 from collections.abc import Sequence
-from dataclasses import astuple
+from dataclasses import astuple, fields
 from pathlib import Path
 
 from lensaudit.data.facts import load_facts
-from lensaudit.data.tofu import COLUMNS, FORGET10, TOFU_HUB, located
+from lensaudit.data.tofu import FORGET10, TOFU_HUB, Offsets, located
 from lensaudit.files import write_bytes
 
 TABLE = Path(__file__).parents[1] / "tofu_data" / "forget10_offsets.json"
@@ -31,7 +31,8 @@ def main(arguments: Sequence[str] | None = None) -> Path:
     options = parser.parse_args(arguments)
     examples = sorted(load_facts(options.annotated), key=lambda example: example.idx)
     rows = ",\n".join(json.dumps(astuple(located(example))) for example in examples)
-    head = json.dumps({"dataset": TOFU_HUB, "config": options.config, "columns": list(COLUMNS)})
+    columns = [field.name for field in fields(Offsets)]
+    head = json.dumps({"dataset": TOFU_HUB, "config": options.config, "columns": columns})
     write_bytes(options.out, f'{head[:-1]}, "rows": [\n{rows}\n]}}\n'.encode())
     print(options.out)
     return options.out

@@ -27,7 +27,7 @@ from lensaudit.activations.spec import (
 )
 from lensaudit.activations.store import (
     Activations,
-    ActivationStore,
+    CacheStore,
     CacheWriter,
     ExampleActivations,
 )
@@ -132,7 +132,7 @@ def cache_batch_that_fits(sizes: Sizes, encoded: Sequence[Encoded], memory_bytes
 
 
 def fill(
-    store: ActivationStore,
+    store: CacheStore,
     fingerprint: Fingerprint,
     encoded: Sequence[Encoded],
     *,

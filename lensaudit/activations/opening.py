@@ -4,15 +4,16 @@ from pathlib import Path
 from typing import Literal
 
 from lensaudit.activations.chosen import check_part
+from lensaudit.activations.layers import LayeredActivations
 from lensaudit.activations.lookup import find
 from lensaudit.activations.spec import Kept, Positions
-from lensaudit.activations.store import Activations, opened
+from lensaudit.activations.store import opened
 from lensaudit.results.reading import place_in
 from lensaudit.settings import Place, activations_folder
 from lensaudit.turns import in_turn
 
 
-def open_folder(folder: Path, *, allow_partial: bool = False) -> Activations:
+def open_folder(folder: Path, *, allow_partial: bool = False) -> LayeredActivations:
     """The cache in one folder.
 
     Raises:
@@ -20,7 +21,7 @@ def open_folder(folder: Path, *, allow_partial: bool = False) -> Activations:
         VerificationError: its spec or seal is damaged, or they contradict each other.
     """
     with in_turn(folder.parent):
-        return opened(folder, allow_partial=allow_partial)
+        return LayeredActivations.of(opened(folder, allow_partial=allow_partial))
 
 
 def open_activations(
@@ -32,7 +33,7 @@ def open_activations(
     positions: Positions | None = None,
     component: Kept | None = None,
     allow_partial: bool = False,
-) -> Activations:
+) -> LayeredActivations:
     """A cache by the model's name, by its key or the beginning of it, or by its folder.
 
         from lensaudit.activations.opening import open_activations

@@ -10,9 +10,9 @@ import os
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,6 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from lensaudit.activations.naming import (
-    cache_folders,
     check_key,
     folder_of,
     is_cache,
@@ -49,7 +48,6 @@ from lensaudit.activations.spec import (
     read_spec,
     seal_content,
 )
-from lensaudit.data.tofu import forget_set
 from lensaudit.errors import InputError, VerificationError, WorkError
 from lensaudit.files import make_folder, os_errors, reading, sync_folder, write_bytes
 from lensaudit.partials import sweep_partials
@@ -57,13 +55,11 @@ from lensaudit.settings import Place
 from lensaudit.turns import in_turn
 
 __all__ = [
-    "ActivationStore",
     "Activations",
+    "CacheStore",
     "CacheWriter",
     "ExampleActivations",
     "Fingerprint",
-    "LayerRows",
-    "LayerView",
     "Shard",
     "Spec",
 ]
@@ -111,27 +107,6 @@ class ExampleActivations:
             resid=self.resid[:, rows],
             final_norm=self.final_norm[rows] if len(self.final_norm) else self.final_norm,
         )
-
-
-@dataclass(frozen=True)
-class LayerRows:
-    """One layer's rows of several examples, laid end to end: ragged, nothing padded."""
-
-    layer: int
-    idx: tuple[int, ...]
-    """The examples that have rows here."""
-    offsets: Int[Tensor, " edge"]
-    """Rows `offsets[n]:offsets[n + 1]` are those of example `idx[n]`."""
-    positions: Int[Tensor, " row"]
-    """Token position of each row."""
-    resid: Float[Tensor, "row d_model"]
-    absent: tuple[int, ...] = ()
-    """The examples whose cached rows are too few for the place that was asked for."""
-
-    def example(self, idx: int) -> Float[Tensor, "pos d_model"]:
-        """The rows of one example."""
-        slot = self.idx.index(idx)
-        return self.resid[self.offsets[slot] : self.offsets[slot + 1]]
 
 
 LARGE = 1e4
@@ -277,7 +252,7 @@ class Activations(InUse):
 
     def __init__(self, folder: Path, spec: Spec, seal: Seal | None):
         super().__init__(folder)
-        self.spec, self.complete = spec, seal is not None
+        self.spec, self.seal, self.complete = spec, seal, seal is not None
         self.fingerprint = spec.fingerprint
         """What determined these numbers."""
         self.part = spec.fingerprint.part
@@ -286,7 +261,6 @@ class Activations(InUse):
         """Cached layers, and the width of a row: of the stream, or of all heads end to end."""
         self.dtype: torch.dtype = getattr(torch, spec.fingerprint.dtype)
         """Type of the tensors given back: that of the model that was cached."""
-        self._sealed = seal or {}
         self._shards = {
             idx: shard
             for shard in spec.shards()
@@ -300,35 +274,8 @@ class Activations(InUse):
         with suppress(OSError):  # when it was last used, for `gc`; a read-only disk keeps its own
             os.utime(folder / SEAL)
 
-    @property
-    def authors(self) -> dict[int, int | str]:
-        """Author of each example, idx -> `group`, of the rows that the cache was made of.
-
-        Raises:
-            InputError: those rows are not there any more, or are others by now.
-        """
-        recipe = self.spec.provenance
-        if "data" not in recipe:
-            raise InputError(f"{self.folder}: does not say which rows it was made from")
-        how = {"exclude": recipe.get("exclude") or (), "limit": recipe.get("limit")}
-        found = {one.idx: one.group for one in forget_set(recipe["data"], **how)}
-        if missing := [idx for idx in self.idx if idx not in found]:
-            raise InputError(
-                f"{recipe['data']}: has no idx {missing[0]}; the cache was made from other rows"
-            )
-        return {idx: found[idx] for idx in self.idx}
-
     def __len__(self) -> int:
         return len(self._shards)
-
-    def __repr__(self) -> str:
-        identity = self.fingerprint
-        state = "" if self.complete else ", incomplete"
-        part = "" if self.part == "resid" else f" {self.part}"
-        return (
-            f"<Activations {self.spec.name}{part}: {len(self)} examples x {identity.layers} layers "
-            f"x {identity.d_model}, {identity.positions} positions, {identity.dtype}{state}>"
-        )
 
     def close(self) -> None:
         """Close the shard files; reading again opens them again."""
@@ -356,16 +303,6 @@ class Activations(InUse):
             final_norm=from_bits(slabs.final_norm, self.fingerprint.dtype),
         )
 
-    def examples(self, idx: Iterable[int] | None = None) -> Iterator[ExampleActivations]:
-        """Examples one after the other."""
-        for wanted in self.idx if idx is None else idx:
-            yield self.example(wanted)
-
-    def layer(self, layer: int) -> "LayerView":
-        """One layer over all examples."""
-        self._check_layers([layer])
-        return LayerView(self, layer)
-
     def slabs(self, idx: int, layers: Sequence[int], *, final_norm: bool = True) -> Slabs:
         """One example's rows as they are stored; see `example`."""
         self._check_layers(layers)
@@ -392,7 +329,7 @@ class Activations(InUse):
                 stat = path.stat()
             state = (str(path), stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns)
             if state not in _whole:
-                check_bytes(path, self._sealed.get(shard.number))
+                check_bytes(path, (self.seal or {}).get(shard.number))
                 _whole.add(state)
             self.renew()
             self._open[shard.number] = ShardFile(path, self.spec, shard)
@@ -402,15 +339,11 @@ class Activations(InUse):
         return self._open[shard.number]
 
 
-class ActivationStore:
+class CacheStore:
     """The caches under one folder."""
 
     def __init__(self, root: Place, *, reserve_bytes: int = RESERVE_BYTES):
         self.root, self.reserve_bytes = Path(root), reserve_bytes
-
-    def folders(self) -> list[Path]:
-        """The cache folders, by name."""
-        return cache_folders(self.root)
 
     def writer(
         self,
@@ -488,54 +421,3 @@ OPEN_SHARDS = 32
 
 _whole: set[tuple[str, int, int, int, int]] = set()
 """Shards this process hashed from end to end: path, device, inode, bytes, time of change."""
-
-
-class LayerView:
-    """One layer of a cache, ragged: each example has as many rows as positions were cached."""
-
-    def __init__(self, activations: Activations, layer: int):
-        self._activations, self.layer = activations, layer
-        self.idx = activations.idx
-
-    def __len__(self) -> int:
-        return len(self.idx)
-
-    def __iter__(self) -> Iterator[tuple[int, Float[Tensor, "pos d_model"]]]:
-        """Each example's idx and rows, one after the other."""
-        for idx in self.idx:
-            yield idx, self.example(idx)
-
-    def example(self, idx: int) -> Float[Tensor, "pos d_model"]:
-        """The rows of one example."""
-        return self.rows([idx]).resid
-
-    def rows(self, idx: Iterable[int] | None = None) -> LayerRows:
-        """All rows of some or all examples, laid end to end; in memory at once."""
-        return self._laid(self.idx if idx is None else tuple(idx), slice(None))
-
-    def at_span(self, place: int) -> LayerRows:
-        """The `place`-th cached row of each example; -1 is the last. Too short ones are absent."""
-        found = self._laid(self.idx, slice(place, place + 1 or None))
-        there = found.offsets.diff().bool()
-        idx = [one for one, yes in zip(found.idx, there.tolist(), strict=True) if yes]
-        return replace(
-            found,
-            idx=tuple(idx),
-            offsets=torch.arange(len(idx) + 1),
-            absent=tuple(one for one in self.idx if one not in idx),
-        )
-
-    def _laid(self, idx: tuple[int, ...], places: slice) -> LayerRows:
-        """The rows at some places of each example, end to end."""
-        cache = self._activations
-        found = [cache.slabs(number, [self.layer], final_norm=False) for number in idx]
-        positions = [torch.from_numpy(slabs.positions)[places] for slabs in found]
-        rows = [from_bits(one.resid[0], cache.fingerprint.dtype)[places] for one in found]
-        edges = np.cumsum([0, *map(len, positions)], dtype=np.int64)
-        return LayerRows(
-            layer=self.layer,
-            idx=idx,
-            offsets=torch.from_numpy(edges),
-            positions=torch.cat([torch.empty(0, dtype=torch.int64), *positions]),
-            resid=torch.cat([torch.empty(0, cache.d_model, dtype=cache.dtype), *rows]),
-        )

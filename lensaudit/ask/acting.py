@@ -10,9 +10,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, get_type_hints, runtime_checkable
 
+from lensaudit.choices import in_commas, option_in
 from lensaudit.errors import InputError
 from lensaudit.models.registry import family_of, load_registry, published, retains_for
-from lensaudit.settings import NO_RETAIN_MODEL, OF_A_LOG, Needs, in_commas, option_in, several
+from lensaudit.settings import NO_RETAIN_MODEL, OF_A_LOG, Needs, several
 
 T = TypeVar("T")
 

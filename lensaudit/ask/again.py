@@ -12,6 +12,7 @@ from typing import Any, TypeVar, get_type_hints
 
 from lensaudit.auditing.calls import answered, told
 from lensaudit.auditing.question import content_key
+from lensaudit.choices import option_in
 from lensaudit.data.facts import EMBEDDED
 from lensaudit.data.rows import kept_of_hub
 from lensaudit.data.tofu import DEMO, TOFU_HUB, TOFU_PAIRS
@@ -29,7 +30,7 @@ from lensaudit.results.manifest import MANIFEST
 from lensaudit.results.owner import check_free
 from lensaudit.results.question import Question
 from lensaudit.results.run_folder import RunFolder, nothing_to_do
-from lensaudit.settings import Option, option_in, results_folder, several
+from lensaudit.settings import Option, results_folder, several
 from lensaudit.text import digest, slug
 
 R = TypeVar("R")

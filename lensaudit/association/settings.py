@@ -3,19 +3,9 @@
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
+from lensaudit.choices import Replaces
 from lensaudit.judge.settings import OF_THE_ENDPOINT, EndpointAccess
-from lensaudit.settings import (
-    Caches,
-    Names,
-    Needs,
-    Option,
-    Place,
-    Precision,
-    Replaces,
-    Rows,
-    Seed,
-    needing,
-)
+from lensaudit.settings import Caches, Names, Needs, Option, Place, Precision, Rows, Seed, needing
 
 ReaderName = Literal["outputs", "chat", "few_shot", "lens", "foreign"]
 READERS: tuple[ReaderName, ...] = ("outputs", "chat", "few_shot", "lens", "foreign")

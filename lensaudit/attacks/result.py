@@ -8,7 +8,8 @@ from typing import Any
 
 from lensaudit.association.result import NamingResult
 from lensaudit.files import read_json, read_text
-from lensaudit.models.weight_files import block_of, header_of, weight_files
+from lensaudit.models.blocks import block_of
+from lensaudit.models.weight_files import header_of, weight_files
 from lensaudit.results.manifest import MANIFEST
 from lensaudit.results.owner import folders_for
 from lensaudit.results.run import RunResult

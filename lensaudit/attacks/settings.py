@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
+from lensaudit.choices import Replaces
 from lensaudit.settings import (
     Anchors,
     Caches,
@@ -15,7 +16,6 @@ from lensaudit.settings import (
     Own,
     Place,
     Precision,
-    Replaces,
     Rows,
     ScoreFiles,
     Section,

@@ -53,7 +53,8 @@ from lensaudit.models.generation import stop_of
 from lensaudit.models.registry import Registry, load_registry, resolve
 from lensaudit.progress import Notice, Plan, Progress, Tell, unheard
 from lensaudit.results.integrity import is_whole
-from lensaudit.results.kinds.eval import EvaluationResult, MetricResult
+from lensaudit.results.kinds.eval import EvaluationResult, MetricResult, log_name
+from lensaudit.results.locate import PASSES
 from lensaudit.results.manifest import (
     MANIFEST,
     as_placed,
@@ -83,8 +84,6 @@ KIND = ("command", "suite")
 _ADDED = ("retain", "retain_log", "full", "reference", "classifier", "ref_value")
 """Options that give values to metrics that had none."""
 COMMAND = "eval"
-PASSES = "passes"
-"""Of a result folder: finished passes, found again by content."""
 RETAIN = "retain"
 """Of a result folder: that of the retain model, where it was evaluated first."""
 
@@ -127,7 +126,7 @@ def evaluate_into(
     )
     passes.folders, passes.fresh = _pass_folders(place, wanted), settings.fresh
     reference = _compared(settings, passes)
-    claim(place, COMMAND, (f"{settings.suite.upper()}_EVAL.json", "results.jsonl"))
+    claim(place, COMMAND, (log_name(settings.suite), "results.jsonl"))
     first = settings.retain if settings.retain_log is None and retain_names(metrics) else None
     if first is not None:
         notice(f"retain model {first}")

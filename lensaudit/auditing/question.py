@@ -33,6 +33,7 @@ from lensaudit.models.registry import (
     specs_of,
 )
 from lensaudit.patching.settings import PatchSettings
+from lensaudit.results.kinds.eval import log_name
 from lensaudit.results.manifest import as_placed, code_digest, from_outside, package_versions
 from lensaudit.results.owner import folders_for
 from lensaudit.settings import (
@@ -58,7 +59,7 @@ from lensaudit.verdict.collect import KEPT
 
 PATCH, EVAL, KNOW = "patch", "eval", "know"
 """Of an audit's folder: depth, what each model says, and which values it binds to whom."""
-LOG = "TOFU_EVAL.json"
+LOG = log_name("tofu")
 MAKE_ONE = "prefix and entity per row are made by `lensaudit annotate`"
 _READ = ("*.safetensors", "*.json", "*.jinja", "*.model", "*.txt")
 """Files of a model's folder that are read: weights, and how they are used."""
@@ -157,7 +158,7 @@ def evaluation_key(model: str, settings: EvaluateSettings) -> str:
 
 def log_file(log: Path, settings: EvaluateSettings) -> Path:
     """A retain model's log, or that of the suite in a folder."""
-    return log / f"{settings.suite.upper()}_EVAL.json" if log.is_dir() else log
+    return log / log_name(settings.suite) if log.is_dir() else log
 
 
 def audit_key(sources: Sequence[str], settings: AuditSettings, who: Step | None = None) -> str:

@@ -69,15 +69,16 @@ if TYPE_CHECKING:
     from lensaudit.meta import documents as meta_documents
     from lensaudit.meta import methods as meta_methods
     from lensaudit.meta import runs as meta_runs
+    from lensaudit.models import at_hand as models_at_hand
     from lensaudit.models import family as models_family
     from lensaudit.models import fetch as models_fetch
     from lensaudit.models import hashing as models_hashing
-    from lensaudit.models import hub_files as models_hub_files
     from lensaudit.models import registry as models_registry
     from lensaudit.report import render as report_render
     from lensaudit.results import ledger_check as results_ledger_check
     from lensaudit.results import manifest as results_manifest
     from lensaudit.results import reading as results_reading
+    from lensaudit.results import renewal as results_renewal
     from lensaudit.results import roles as results_roles
     from lensaudit.results import run_log as results_run_log
     from lensaudit.screen import attacks as screen_attacks

@@ -217,7 +217,7 @@ def _page(found: "library.auditing_result.Audited") -> Path:
     for one in left_out:
         notice(f"not in the report: {one.path}: {one.reason}")
     if not left_out:
-        library.results_manifest.renew(found.folder, [PAGE], name, **{_PAGE_OF: found.verdicts.key})
+        library.results_renewal.renew(found.folder, [PAGE], name, **{_PAGE_OF: found.verdicts.key})
     return page
 
 

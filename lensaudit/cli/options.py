@@ -19,6 +19,7 @@ from click.shell_completion import CompletionItem
 from click.types import FloatParamType, IntParamType, StringParamType
 
 from lensaudit import settings
+from lensaudit.choices import option_in
 from lensaudit.cli import library
 from lensaudit.cli.terminal import notice
 from lensaudit.errors import InputError
@@ -129,7 +130,7 @@ def _check_models(file: Place | None) -> None:
                             f"{spec.elsewhere}"
                         )
                     if spec.local is None and not plans:
-                        library.models_hub_files.check_at_hand(spec)
+                        library.models_at_hand.check_at_hand(spec)
 
 
 @functools.cache
@@ -166,7 +167,7 @@ def _options(record: type) -> Iterator["SettingOption"]:
         hint = hints[one.name]
         if dataclasses.is_dataclass(hint):
             yield from _options(hint)  # type: ignore[arg-type]
-        elif settings.option_in(hint) is not None:
+        elif option_in(hint) is not None:
             made = one.default_factory is not dataclasses.MISSING
             usual = one.default_factory if made else one.default
             yield _option(one.name, hint, usual, sections[one.name], one.name in rare)
@@ -200,7 +201,7 @@ def _option(
     is_rare: bool = False,
 ) -> "SettingOption":
     """The option that a field's type says; without a default it must be given."""
-    words = settings.option_in(hint) or Option()
+    words = option_in(hint) or Option()
     kind, many = _one_value(hint)
     if words.section is not None:
         section = words.section
@@ -531,7 +532,12 @@ def result_folder(usual: str) -> Callable[[Command], Command]:
 
 
 OPTIONS: dict[str, click.Option] = {
-    "sources": _option("sources", settings.Sources),
+    "sources": _option(
+        "sources",
+        Annotated[
+            tuple[str, ...], Option("Model to audit. Repeatable.", flag="--source", is_a="model")
+        ],
+    ),
     "source": _option("source", Annotated[str, Option("Model to audit.", is_a="model")]),
     "source or address": _option(
         "source",
@@ -541,7 +547,9 @@ OPTIONS: dict[str, click.Option] = {
         ],
         section=MODELS,
     ),
-    "model": _option("model", settings.Model),
+    "model": _option(
+        "model", Annotated[str, Option("Name, Hub id[@revision] or folder.", is_a="model")]
+    ),
     "registry": _option("registry", settings.Registry, None),
     "activations": _option("activations", settings.Activations, settings.activations_folder),
     "json": click.Option(

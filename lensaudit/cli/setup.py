@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 
 import click
 
+from lensaudit.choices import CheckupSettings
 from lensaudit.cli import library
 from lensaudit.cli.options import PlaceName, SettingOption, options, shared
 from lensaudit.cli.project import current_project, is_typed
@@ -32,7 +33,6 @@ from lensaudit.models.registry import (
 from lensaudit.project import FILE, VARIABLE, read_project, strangeness
 from lensaudit.results.sentences import by_rule
 from lensaudit.screen.cells import name
-from lensaudit.settings import CheckupSettings
 
 A_FILE = PlaceName(dir_okay=False)
 

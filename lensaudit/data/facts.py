@@ -121,12 +121,6 @@ FURTHER = {
     "two_hop_answer": "two_hop_answers",
 }
 """Columns of a row that attacks ask or look for, and the fields of a fact that hold them."""
-CARRIED = (
-    *("paraphrased_question", "paraphrased_answer", "perturbed_answer", "placebos"),
-    *FURTHER,
-    *("set", "source", "full_output", "retain_output"),
-)
-"""What else a row may say; no span depends on it."""
 
 
 def load_facts(path: Place) -> list[Fact]:

@@ -45,11 +45,9 @@ class Tokenizer(Protocol):
 
     def __call__(self, text: str, **options: Any) -> Any:
         """Encode `text`."""
-        ...
 
     def decode(self, token_ids: Sequence[int], **options: Any) -> Any:
         """Text of token ids."""
-        ...
 
 
 def joined(

@@ -6,7 +6,7 @@ entity lie in the answer, and hashes that show whether question and answer are t
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -58,9 +58,6 @@ class Offsets:
     """First 16 hex digits of the text's SHA-256."""
     answer: str
     """First 16 hex digits of the text's SHA-256."""
-
-
-COLUMNS = tuple(field.name for field in fields(Offsets))
 
 
 def check_filters(names: Sequence[str]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from rich.filesize import decimal as size
 
 from lensaudit.activations.chosen import parts_of
-from lensaudit.activations.store import ActivationStore
+from lensaudit.activations.store import CacheStore
 from lensaudit.data.tofu import forget_set
 from lensaudit.doors.cache import CacheResult
 from lensaudit.doors.settings import CacheSettings
@@ -47,7 +47,7 @@ def plan_cache(model: str, settings: CacheSettings) -> Plan:
     """
     session = prepare_model(model, settings)
     full, encoded, options = session.full, session.encoded, session.settings
-    store, lines, sizes, n_todo = ActivationStore(session.root), list[str](), list[int](), 0
+    store, lines, sizes, n_todo = CacheStore(session.root), list[str](), list[int](), 0
     for part in parts_of(settings.component):
         found = session.fingerprint(full, settings.positions, part)
         done = store.open(found) is not None

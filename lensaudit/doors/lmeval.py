@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 
+from lensaudit.choices import in_commas
 from lensaudit.data.rendering import TODAY, rendered
 from lensaudit.doors.harness import COMMAND, SUMMARY, harness_folder
 from lensaudit.doors.task_files import Task, is_file, rows_below, rows_of, task_name, tasks_named
@@ -42,7 +43,7 @@ from lensaudit.results.owner import claim
 from lensaudit.results.reading import null
 from lensaudit.results.run import RunResult
 from lensaudit.results.run_log import tell_replaced
-from lensaudit.settings import in_commas, plain
+from lensaudit.settings import plain
 from lensaudit.steer.estimators import SteeringVector, load_vector
 from lensaudit.text import digest, slug
 

@@ -12,15 +12,17 @@ from typing import Any
 import safetensors.torch
 
 from lensaudit.activations.fill import CACHE_BATCH, encoded_hash, fill
+from lensaudit.activations.layers import LayeredActivations
 from lensaudit.activations.spec import HOOKS, Fingerprint
-from lensaudit.activations.store import Activations, ActivationStore
+from lensaudit.activations.store import Activations, CacheStore
 from lensaudit.data.spans import Encoded
 from lensaudit.errors import InputError
 from lensaudit.files import make_folder, write_bytes
-from lensaudit.models.bridge import DTYPES, TransformerBridge, bridged, n_layers, user_hooks
+from lensaudit.models.bridge import DTYPES, TransformerBridge, n_layers, user_hooks
 from lensaudit.models.conditions import EAGER, batch_policy
 from lensaudit.models.device import device_class
 from lensaudit.models.in_memory import computing_hash
+from lensaudit.models.named import bridged
 from lensaudit.settings import Place, activations_folder, named
 from lensaudit.steer.generate import texts_of
 from lensaudit.text import digest
@@ -33,7 +35,7 @@ def cache_prompts(
     name: str = "",
     root: Place | None = None,
     batch_size: int = CACHE_BATCH,
-) -> Activations:
+) -> LayeredActivations:
     """The stream after each block at every position of some texts; kept, and found again.
 
     Prompts are batched with padding on the right, which no position before it sees. What is there
@@ -93,8 +95,8 @@ def cache_prompts(
         d_model=hf.config.hidden_size,
         positions="all",
     )
-    return fill(
-        ActivationStore(root or activations_folder()),
+    cache = fill(
+        CacheStore(root or activations_folder()),
         fingerprint,
         encoded,
         name=name,
@@ -102,6 +104,7 @@ def cache_prompts(
         batch_size=batch_size,
         provenance={"made": "cache_prompts", "texts": list(texts)},
     )
+    return LayeredActivations.of(cache)
 
 
 def export_safetensors(activations: Activations, folder: Place) -> list[Path]:

@@ -6,10 +6,10 @@ from glob import glob
 from pathlib import Path
 from typing import Any
 
+from lensaudit.choices import in_commas
 from lensaudit.errors import InputError
 from lensaudit.files import read_text
 from lensaudit.progress import Notice, unheard
-from lensaudit.settings import in_commas
 
 Task = str | Mapping[str, Any]
 """A task's name, or a whole task as a dictionary, as its YAML file would say it."""

@@ -49,7 +49,7 @@ from lensaudit.settings import (
 from lensaudit.sweep.attempts import AttemptFailure, failure_of
 from lensaudit.sweep.watch import epoch_of, source_of
 from lensaudit.verdict.collect import Keeps, kept, verdicts
-from lensaudit.verdict.decide import BADNESS, Code, Verdict
+from lensaudit.verdict.decide import Code, Verdict
 
 notice = logging.getLogger(__name__).warning
 """Remarks on a result; without a handler Python prints them on stderr."""
@@ -61,6 +61,17 @@ _PATCHED = "patch-"
 _LOGGED = "lensaudit/"
 _STEP = f"{_LOGGED}step"
 """Audited step: a row's own `step` is that of the training when it was logged."""
+BADNESS: tuple[Code, ...] = (
+    "answers",
+    "hidden",
+    "hidden_other_basis",
+    "partly_erased",
+    "unreadable",
+    "undecided",
+    "unscored",
+    "erased",
+)
+"""Codes from held to erased."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -283,7 +294,8 @@ class AuditCallback(TrainerCallback):
         if rows < self._n_rows:
             left_out.append(f"{self._n_rows - rows} of {self._n_rows} rows are not patched")
         self._rows = max(FEWEST, rows // 2) if time.monotonic() > left_s and rows > FEWEST else rows
-        verdict = verdicts([place]).of_run(found.folder) or found.verdict
+        _, judged = verdicts([place]).of(found.folder)
+        verdict = judged.verdict if judged else found.verdict
         return CheckpointAudit(step, folder, found, verdict, known, keeps, tuple(left_out))
 
     def _known(self, source: str, place: Path) -> KnowResult:

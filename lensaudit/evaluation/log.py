@@ -19,7 +19,15 @@ from lensaudit.metrics.registry import (
     unscored,
 )
 from lensaudit.results.integrity import check_result
-from lensaudit.results.kinds.eval import EvaluationResult, MetricResult, Record, entries_of, log_in
+from lensaudit.results.kinds.eval import (
+    LOGS,
+    EvaluationResult,
+    MetricResult,
+    Record,
+    entries_of,
+    log_in,
+    log_name,
+)
 from lensaudit.results.reading import checked_as, document, json_object, part
 
 _OLD_FILES = {
@@ -38,9 +46,9 @@ def read_log(path: Path) -> EvaluationResult:
         InputError: not a log, or a record that is not one.
     """
     if path.is_dir():
-        present = [*path.glob("TOFU_EVAL.json"), *path.glob("MUSE_EVAL.json")]
+        present = [one for name in LOGS for one in path.glob(name)]
         if len(present) != 1:
-            raise InputError(f"{path}: wanted one of TOFU_EVAL.json, MUSE_EVAL.json in it")
+            raise InputError(f"{path}: wanted one of {', '.join(LOGS)} in it")
         path = present[0]
     check_result(path)
     content = json_object(path)
@@ -65,7 +73,7 @@ def write_log(folder: Path, suite: Suite, entries: Mapping[str, MetricResult]) -
     content = {name: document(entries[name]) for name in sorted(entries)}
     summary = {n: entry.value for n, entry in entries.items() if entry.value is not None}
     write_json(folder / f"{suite.upper()}_SUMMARY.json", summary)
-    return write_json(folder / f"{suite.upper()}_EVAL.json", content)
+    return write_json(folder / log_name(suite), content)
 
 
 def recomputed(

@@ -64,7 +64,6 @@ from lensaudit.settings import Anchors, Caches, Models, Names, Rows, activations
 from lensaudit.text import digest
 from lensaudit.verdict.collect import judge_run
 from lensaudit.verdict.decide import HOLDS
-from lensaudit.verdict.depth import KEPT
 from lensaudit.verdict.thresholds import READABLE_BELOW, TAIL_BELOW
 from lensaudit.verdict.views import read_calibration
 
@@ -721,6 +720,31 @@ def ranks(
     beaten = (own > scores).double() + (own == scores).double() / 2
     others = len(choices) - 1
     return (beaten.sum(1) - 0.5) / others if others else torch.full((len(x),), torch.nan)
+
+
+KEPT = (
+    "source",
+    "score",
+    "n_scored",
+    "n_groups",
+    "scope",
+    "uds",
+    "ci95",
+    "ci90",
+    "ci95_why",
+    "lens",
+    "lens_ci95",
+    "lens_ci95_why",
+    "lens_n_scored",
+    "weakest",
+    "validity",
+    "aligned",
+    "outputs",
+    "told",
+    "floor",
+    "calibration",
+)
+"""Fields of a summary that its views are made of."""
 
 
 def kept_for_verdict(summary: PatchSummary, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
-from lensaudit.settings import Limit, Needs, Option, Place, Replaces, needing
+from lensaudit.choices import Replaces
+from lensaudit.settings import Limit, Needs, Option, Place, needing
 
 Mode = Literal["int100", "digit10", "letters", "sample", "text"]
 """How a number is read, in order of preference; the first three read probabilities."""

@@ -443,13 +443,3 @@ def load_model(
         dtype=DTYPES[dtype],
         device=device,
     )
-
-
-def bridged(model: TransformerBridge | Place, call: str) -> TransformerBridge:
-    """A bridge as it is, or the model of a name.
-
-    Raises:
-        InputError: something of another kind, or see `load_model`; `call` is who was given it.
-    """
-    given: Any = model
-    return given if hasattr(given, "original_model") else load_model(place_in(call, given))

@@ -37,17 +37,6 @@ def fetch(spec: ModelSpec) -> Path:
         )
 
 
-def check_at_hand(spec: ModelSpec) -> None:
-    """Refuse a Hub model that can neither be fetched nor is kept, before anything takes time.
-
-    Raises:
-        InputError: there is no network, and it is not in the cache.
-    """
-    for one in (spec, spec.adapter):
-        if one is not None and one.local is None and not reachable():
-            fetch(one)
-
-
 @contextmanager
 def asking(spec: ModelSpec) -> Iterator[None]:
     """Ask the Hub for a repository; what its library raises becomes the user's line.

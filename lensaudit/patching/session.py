@@ -16,7 +16,7 @@ from torch import Tensor
 from lensaudit.activations.fill import encoded_hash, fill, fingerprint_of_run, provenance_of
 from lensaudit.activations.removal import remove
 from lensaudit.activations.spec import Fingerprint, kept_as
-from lensaudit.activations.store import Activations, ActivationStore
+from lensaudit.activations.store import Activations, CacheStore
 from lensaudit.data.facts import Fact
 from lensaudit.data.spans import Encoded, Tokenizer, buckets, encoded_row, make_batch
 from lensaudit.models.bridge import (
@@ -279,7 +279,7 @@ class Session:
         What a run left of all positions of `full` serves where its span is wanted, and so do all
         positions of a component.
         """
-        store = ActivationStore(self.root)
+        store = CacheStore(self.root)
         wanted: list[Positions] = [positions]
         if positions == "span" and (part != "resid" or checkpoint.weights == self.full.weights):
             wanted = ["all", "span"]
@@ -336,7 +336,7 @@ class Session:
                 memory_bytes=self.settings.memory_bytes,
             )
         return fill(
-            ActivationStore(self.root),
+            CacheStore(self.root),
             self.fingerprint(checkpoint, positions, part, rows=rows),
             rows,
             name=name,

@@ -185,7 +185,7 @@ class Document:
                     "condition": conditions.index(run.condition),
                     **depth_of(
                         run,
-                        self.verdicts.of_model(run.folder, run.source),
+                        self.verdicts.of(run.folder, run.source)[1],
                         with_texts=n_em <= _MOST_TEXTS,
                         tokens=tokens,
                     ),

@@ -8,12 +8,13 @@ from lensaudit.errors import InputError
 from lensaudit.groups import grouped
 from lensaudit.results.kinds.curve import SERIES, points_of
 from lensaudit.results.kinds.know import bits_beside, matrix_beside
+from lensaudit.results.kinds.patch import rows_hash
 from lensaudit.results.kinds.rtt import CONDITIONS, RATIOS, RttRecord
 from lensaudit.results.kinds.sample import hits_beside
 from lensaudit.results.kinds.steering import LayerSweep
 from lensaudit.results.kinds.worst import evidence_beside
 from lensaudit.results.locate import Found, Kind
-from lensaudit.results.reading import brief, part
+from lensaudit.results.reading import brief
 from lensaudit.scores.estimate import Estimate
 from lensaudit.verdict.collect import weights_in
 from lensaudit.verdict.rows import facts_in
@@ -92,7 +93,7 @@ def _relearn(found: Found) -> dict[str, Any]:
     ]
     return {
         **_joined(found, found.record.shifts[0].model),
-        "examples": part(found.manifest, "inputs", "examples").get("hash"),
+        "examples": rows_hash(found.manifest),
         "rows": rows,
     }
 

@@ -16,7 +16,7 @@ from lensaudit.models.registry import shipped
 from lensaudit.report.packing import floats, shares, stepped
 from lensaudit.results.kinds.eval import EvaluationResult, MetricResult
 from lensaudit.results.kinds.meta import Aggregate
-from lensaudit.results.kinds.patch import PatchRun
+from lensaudit.results.kinds.patch import PatchRun, rows_hash
 from lensaudit.results.manifest import MANIFEST, signed_object
 from lensaudit.results.reading import part
 from lensaudit.results.sentences import by_rule
@@ -266,7 +266,7 @@ def condition_of(run: PatchRun) -> dict[str, Any]:
     em = run.score == "em"
     return {
         "id": run.condition[:8],
-        "rows": part(run.manifest, "inputs", "examples").get("hash"),
+        "rows": rows_hash(run.manifest),
         "score": run.score,
         "full": run.models["full"].name or "?",
         "retain": OTHERS if run.scale else run.models["retain"].name or "?",

@@ -27,19 +27,19 @@ NAMES: Mapping[str, Kind] = {
 SAID: Mapping[str, Kind] = {word: kind for kind, one in KINDS.items() for word in (kind, *one.said)}
 """What such a file says of itself -> its kind."""
 
+PASSES = "passes"
+"""Folder of kept passes, in that of an evaluation."""
 _TRACES = (
     "manifest.json",
     "results.jsonl",
     "layers.csv",
-    "passes",
+    PASSES,
     "jobs.jsonl",
     "judgements.jsonl",
     "interventions.jsonl",
     BEGUN,
 )
 """What a run leaves before its summary; the first that is there is named."""
-PASSES = "passes"
-"""Folder of kept passes, in that of an evaluation."""
 _NO_RESULTS = (PASSES, MANIFESTS)
 """Folders of a result that hold none."""
 COLLECTED = "collected.json"

@@ -68,7 +68,7 @@ class Manifest:
             files: names below `folder` that the manifest answers for.
             name: of the manifest, below `folder`.
         """
-        path, said = folder / name, signed({**vars(self), "files": _marks(folder, files)})
+        path, said = folder / name, signed({**vars(self), "files": marks(folder, files)})
         if _lasting(said) != _lasting(path):
             write_json(path, said)
         (folder / BEGUN).unlink(missing_ok=True)
@@ -115,7 +115,8 @@ def mark_of(path: Path) -> dict[str, Any]:
         return {"n_bytes": path.stat().st_size, "blake2b": found.hexdigest()}
 
 
-def _marks(folder: Path, files: Iterable[str]) -> dict[str, Any]:
+def marks(folder: Path, files: Iterable[str]) -> dict[str, Any]:
+    """What a manifest says of some files of a folder: name -> see `mark_of`."""
     return {name: mark_of(folder / name) for name in sorted(files)}
 
 
@@ -161,17 +162,6 @@ def _lasting(made: Path | Mapping[str, Any]) -> dict[str, Any] | None:
         said = signed_object(made) if isinstance(made, Path) else made
         return {name: one for name, one in said.items() if name not in _OF_THE_HOUR}
     return None
-
-
-def renew(folder: Path, files: Iterable[str], name: str = MANIFEST, **inputs: str) -> None:
-    """Let the manifest of `folder` answer for files that were written since, from more `inputs`."""
-    path = folder / name
-    if path.exists():
-        content = json_object(path)
-        marks = {**part(content, "files"), **_marks(folder, files)}
-        now = {**content, "files": marks, "inputs": {**part(content, "inputs"), **inputs}}
-        if now != content:
-            write_json(path, signed(now))
 
 
 def manifests_of(place: Path) -> list[str]:

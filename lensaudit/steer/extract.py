@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lensaudit.activations.fill import CACHE_BATCH, fill, fingerprint_of_run
-from lensaudit.activations.store import Activations, ActivationStore
+from lensaudit.activations.store import Activations, CacheStore
 from lensaudit.data.spans import Encoded
 from lensaudit.errors import InputError
 from lensaudit.judge.programmatic import ENTITY
@@ -211,7 +211,7 @@ def extract(job: TraitModel, samples: Sequence[ContrastSample]) -> list[Steering
     batch_size, name = job.settings.batch_size or CACHE_BATCH, checkpoint.spec.name
     how = {"dtype": job.dtype, "device": job.device, "batch_size": batch_size}
     with fill(
-        ActivationStore(Path(job.settings.activations)),
+        CacheStore(Path(job.settings.activations)),
         fingerprint_of_run(checkpoint, encoded, positions="span", **how),
         encoded,
         name=f"{name} {job.trait.name}",

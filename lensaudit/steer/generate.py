@@ -23,13 +23,13 @@ from lensaudit.groups import grouped
 from lensaudit.models.bridge import (
     Component,
     TransformerBridge,
-    bridged,
     cached_step,
     check_layers,
     device_of,
     intervening,
 )
 from lensaudit.models.generation import Choose, Logits, Running, continued, likeliest, started
+from lensaudit.models.named import bridged
 from lensaudit.patching import interventions
 from lensaudit.patching.interventions import Where, mask_of
 from lensaudit.patching.speech import ends_of

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from lensaudit.choices import in_commas
 from lensaudit.data.rows import read_values
 from lensaudit.errors import InputError
 from lensaudit.files import read_json
@@ -15,7 +16,7 @@ from lensaudit.judge.programmatic import PROGRAMMATIC
 from lensaudit.judge.prompts import OF_TRAITS, check_template
 from lensaudit.results.manifest import MANIFEST, manifests_of
 from lensaudit.results.reading import Flag, checked, json_object, part
-from lensaudit.settings import in_commas, results_folder
+from lensaudit.settings import results_folder
 from lensaudit.steer.settings import (
     AskSettings,
     CrossSettings,

@@ -23,9 +23,9 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
+from lensaudit.choices import in_commas
 from lensaudit.errors import InputError, TryAgainError, need, told_by
 from lensaudit.orphans import when_orphaned
-from lensaudit.settings import in_commas
 from lensaudit.sweep.attempts import MAX_KILLS, Preempted, UnitState, state_of
 from lensaudit.sweep.plan import Sweep, Unit, read_plan
 from lensaudit.sweep.run import (

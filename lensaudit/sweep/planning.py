@@ -12,6 +12,7 @@ from typing import Any, get_args
 from rich.filesize import decimal as size
 
 from lensaudit.auditing.question import annotated_set, check_asked, splits_of, validity_rows
+from lensaudit.choices import in_commas
 from lensaudit.data.facts import Fact
 from lensaudit.data.neutral import Neutral, kept_facts, neutral_beside
 from lensaudit.data.suites import DEMO_DATA
@@ -43,7 +44,7 @@ from lensaudit.progress import Notice, unheard
 from lensaudit.results.brought import without_ends
 from lensaudit.results.owner import check_free
 from lensaudit.results.roles import ModelRole, check_roles
-from lensaudit.settings import NO_RETAIN_MODEL, Place, in_commas
+from lensaudit.settings import NO_RETAIN_MODEL, Place
 from lensaudit.sweep.attempts import states_of
 from lensaudit.sweep.plan import (
     ANCHORS,

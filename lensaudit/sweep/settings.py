@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
+from lensaudit.choices import in_commas
 from lensaudit.settings import (
     Anchors,
     Asked,
@@ -15,7 +16,6 @@ from lensaudit.settings import (
     Option,
     Questions,
     Seed,
-    in_commas,
     needing,
 )
 

@@ -28,6 +28,7 @@ from lensaudit.patching.options import parse_memory
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import unheard
 from lensaudit.results.keyed import keyed_document
+from lensaudit.results.kinds.eval import log_name
 from lensaudit.results.manifest import git_commit
 from lensaudit.results.reading import checked
 from lensaudit.results.roles import UNATTACKED, check_roles, ends_as_sources
@@ -194,7 +195,7 @@ def _retain_log(sweep: Sweep, unit: Unit) -> Path | None:
     first has none and does not wait.
     """
     anchor, asked = sweep.anchor_units()[0], sweep.conditions
-    log = sweep.unit(anchor.id) / "eval" / f"{asked.suite.upper()}_EVAL.json"
+    log = sweep.unit(anchor.id) / "eval" / log_name(asked.suite)
     if unit == anchor:
         return None
     if log.exists():
@@ -239,7 +240,7 @@ def measured(
     own = tuple(one for one in names if one not in lacking)
     if settings.retain_log is None and own:
         alone = replace(settings, retain=None, metrics=own)
-        log = folder / f"{settings.suite.upper()}_EVAL.json"
+        log = folder / log_name(settings.suite)
         evaluations = [(model, alone, folder), (model, replace(settings, retain_log=log), folder)]
     steps = Steps(know=know, patch=patch, evaluations=evaluations)
     found = measure(

@@ -12,9 +12,9 @@ from lensaudit.data.suites import DEMO_DATA
 from lensaudit.errors import InputError, LensAuditError
 from lensaudit.files import read_json, write_csv, write_json
 from lensaudit.models.adapter import CONFIG
+from lensaudit.models.at_hand import check_at_hand
 from lensaudit.models.checkpoint import Checkpoint, open_checkpoint, place_of
 from lensaudit.models.device import resolve_device
-from lensaudit.models.hub_files import check_at_hand
 from lensaudit.models.likeness import check_same_shape
 from lensaudit.models.registry import DEMO, ModelSpec, load_registry, resolve
 from lensaudit.results.kinds.curve import CurveRow

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
-from lensaudit.settings import Device, Names, Needs, Option, Replaces, Section, Seed
+from lensaudit.choices import Replaces
+from lensaudit.settings import Device, Names, Needs, Option, Section, Seed
 
 Formats = Literal["chat", "raw", "both"]
 Format = Literal["chat", "raw"]

@@ -17,7 +17,7 @@ from lensaudit.errors import InputError
 from lensaudit.groups import grouped
 from lensaudit.results.integrity import check_result, check_whole
 from lensaudit.results.kinds.eval import EvaluationResult
-from lensaudit.results.kinds.patch import PatchRun, PatchSummary
+from lensaudit.results.kinds.patch import PatchRun, PatchSummary, rows_hash
 from lensaudit.results.locate import Found, LeftOut, locate, missing_in
 from lensaudit.results.manifest import mark_of, model_in
 from lensaudit.results.reading import part
@@ -379,19 +379,17 @@ class Verdicts:
             return [one.document() for one in self.models]
         return [one.document() | {"q": self.q[one.weights]} for one in self.models]
 
-    def of_model(self, folder: Path, source: str) -> Evidence | None:
-        """What is known after a run of `patch`; without a retain model, of the model so called."""
-        named = (model.judged[0] for model in self.models if model.source == source)
-        return next((one for _, one in self._of(folder)), None) or next(named, None)
+    def of(
+        self, folder: Path, source: str | None = None
+    ) -> tuple[Model, Evidence] | tuple[None, None]:
+        """The model of a run of `patch`, and what is known of it on the run's rows.
 
-    def of_run(self, folder: Path) -> Verdict | None:
-        """The verdict of a run's model, on the rows of the run."""
-        return next((one.verdict for _, one in self._of(folder)), None)
-
-    def model_of(self, folder: Path, source: str) -> Model | None:
-        """The model of a run of `patch`; without a retain model, the one so called."""
-        named = (model for model in self.models if model.source == source)
-        return next((model for model, _ in self._of(folder)), None) or next(named, None)
+        Args:
+            folder: of the run.
+            source: of a run without a retain model; what is found then is the model so called.
+        """
+        named = ((one, one.judged[0]) for one in self.models if one.source == source)
+        return next(self._of(folder), None) or next(named, (None, None))
 
     def _of(self, folder: Path) -> Iterator[tuple[Model, Evidence]]:
         place = folder.resolve()
@@ -451,7 +449,7 @@ def weights_in(manifest: Mapping[str, Any], source: str) -> str:
 
 def _rows(run: PatchRun) -> str:
     """What tells one set of rows from another."""
-    return str(part(run.manifest, "inputs", "examples").get("hash"))
+    return str(rows_hash(run.manifest))
 
 
 def _dtype(run: PatchRun) -> str:

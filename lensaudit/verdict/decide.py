@@ -18,18 +18,6 @@ from lensaudit.verdict.depth import Stream
 from lensaudit.verdict.thresholds import COMES_BACK, HELD_AT_LAYER, HELD_FROM, SAYS_HALF
 from lensaudit.verdict.views import GROUPS, NOT_TRIED, VIEWS, View, rows_each, share
 
-BADNESS: tuple[Code, ...] = (
-    "answers",
-    "hidden",
-    "hidden_other_basis",
-    "partly_erased",
-    "unreadable",
-    "undecided",
-    "unscored",
-    "erased",
-)
-"""Codes from held to erased."""
-
 
 @dataclass(frozen=True)
 class Evidence:

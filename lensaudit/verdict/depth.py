@@ -129,31 +129,6 @@ def of_patch(
     return [*says, *plain, *_mapped(found, rows, stream, calibration)], stream
 
 
-KEPT = (
-    "source",
-    "score",
-    "n_scored",
-    "n_groups",
-    "scope",
-    "uds",
-    "ci95",
-    "ci90",
-    "ci95_why",
-    "lens",
-    "lens_ci95",
-    "lens_ci95_why",
-    "lens_n_scored",
-    "weakest",
-    "validity",
-    "aligned",
-    "outputs",
-    "told",
-    "floor",
-    "calibration",
-)
-"""Fields of a summary that its views are made of."""
-
-
 def _told(found: PatchSummary, rows: Rows) -> Iterator[View]:
     """What it gives away when it is asked, in any of the ways in which it was."""
     one = found.told

@@ -18,8 +18,9 @@ import xxhash
 from support.store_cases import BASE, same
 
 from lensaudit.activations.inventory import verify
+from lensaudit.activations.layers import ActivationStore
 from lensaudit.activations.opening import open_activations
-from lensaudit.activations.store import ActivationStore, ExampleActivations
+from lensaudit.activations.store import ExampleActivations
 
 GOLDEN = Path(__file__).parent / "golden" / "release-0.1.0"
 NAMES = {"weights": "5e77" * 8, "tokenizer": "91c0" * 8, "examples": "0fa1" * 8}

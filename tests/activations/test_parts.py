@@ -10,9 +10,9 @@ import torch
 from support.store_cases import BASE, fill, flip, forge, make_example, same
 
 from lensaudit.activations.inventory import verify
+from lensaudit.activations.layers import ActivationStore
 from lensaudit.activations.opening import open_activations
 from lensaudit.activations.spec import HOOKS, _signed, parse_spec
-from lensaudit.activations.store import ActivationStore
 from lensaudit.activations.upkeep import repair
 from lensaudit.cli.main import run
 from lensaudit.errors import InputError, VerificationError

@@ -12,7 +12,7 @@ import pytest
 from support.store_cases import BASE, fill, make_example, writer
 
 from lensaudit.activations import presence
-from lensaudit.activations.store import ActivationStore
+from lensaudit.activations.layers import ActivationStore
 from lensaudit.errors import InputError, LensAuditError
 from lensaudit.partials import partial_path
 

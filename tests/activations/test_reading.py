@@ -10,8 +10,9 @@ import pytest
 import torch
 from support.store_cases import BASE, fill, make_example
 
+from lensaudit.activations.layers import ActivationStore
 from lensaudit.activations.opening import open_activations
-from lensaudit.activations.store import OPEN_SHARDS, ActivationStore
+from lensaudit.activations.store import OPEN_SHARDS
 from lensaudit.errors import InputError
 
 

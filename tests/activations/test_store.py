@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.store_cases import BASE, fill, make_example, same, writer
 
+from lensaudit.activations.layers import ActivationStore
 from lensaudit.activations.opening import open_activations
-from lensaudit.activations.store import ActivationStore, ExampleActivations
+from lensaudit.activations.store import ExampleActivations
 from lensaudit.errors import InputError, VerificationError, WorkError
 
 DTYPES = ["float32", "bfloat16", "float16"]

@@ -13,9 +13,9 @@ from support.store_cases import BASE, copy, fill, flip, make_example, same, writ
 
 from lensaudit.activations import removal, upkeep
 from lensaudit.activations.inventory import describe, verify
+from lensaudit.activations.layers import ActivationStore
 from lensaudit.activations.opening import open_activations
 from lensaudit.activations.removal import staging_name
-from lensaudit.activations.store import ActivationStore
 from lensaudit.activations.upkeep import BOOKS, collect, repair
 from lensaudit.doors.verify import verify as verify_all
 from lensaudit.errors import InputError

@@ -11,7 +11,8 @@ import lensaudit as la
 from lensaudit.cli.main import run
 from lensaudit.files import write_json
 from lensaudit.models.registry import load_registry, resolve
-from lensaudit.results.manifest import BEGUN, manifest, renew
+from lensaudit.results.manifest import BEGUN, manifest
+from lensaudit.results.renewal import renew
 
 LIMIT = 2
 

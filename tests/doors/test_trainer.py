@@ -327,7 +327,7 @@ def clocked(monkeypatch, callback, per_row=1.0, know=5.0, kept=2.0):
     monkeypatch.setattr(callback, "_known", passing("know", know, None))
     monkeypatch.setattr(callback, "_patched", passing("patch", per_row, patch))
     monkeypatch.setattr(callback, "_kept", passing("kept", kept, summary))
-    monkeypatch.setattr(door, "verdicts", lambda _: SimpleNamespace(of_run=lambda _: None))
+    monkeypatch.setattr(door, "verdicts", lambda _: SimpleNamespace(of=lambda _: (None, None)))
     callback._full, callback._kept_s = summary, kept
     return asked
 
@@ -432,3 +432,8 @@ def test_adapters_are_audited_with_the_model_that_they_were_trained_on(tokenizer
     assert not (one.folder / "config.json").exists()
     assert one.patch.source == f"{EMBEDDED / 'full'}+{one.folder}"
     assert one.patch.uds == pytest.approx(0, abs=0.05), "a step of a new adapter changes little"
+
+
+def test_every_code_that_is_no_proof_of_erasure_is_worse_than_erased():
+    assert door.BADNESS[-1] == "erased"
+    assert len(set(door.BADNESS)) == 8

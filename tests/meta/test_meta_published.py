@@ -15,7 +15,7 @@ from lensaudit.meta.check import check, expected_tables
 from lensaudit.meta.documents import read_sources, read_thresholds, table_rows
 from lensaudit.meta.reading import CATALOGUE, THRESHOLDS, read_values
 from lensaudit.models.registry import load_registry
-from lensaudit.results.manifest import renew
+from lensaudit.results.renewal import renew
 
 RECOMPUTED = SCORES[:-1]
 HEADLINE = {

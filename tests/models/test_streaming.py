@@ -8,6 +8,7 @@ import torch
 from support import checkpoint_of
 
 from lensaudit.errors import InputError, WorkError
+from lensaudit.models.blocks import block_of
 from lensaudit.models.causal import load_causal
 from lensaudit.models.large import placement, streaming
 from lensaudit.models.large.placement import (
@@ -22,7 +23,6 @@ from lensaudit.models.large.placement import (
     where_spread,
 )
 from lensaudit.models.large.streaming import streamed
-from lensaudit.models.weight_files import block_of
 
 
 def whole(folder):

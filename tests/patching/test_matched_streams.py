@@ -6,7 +6,8 @@ import pytest
 import torch
 from support.store_cases import BASE, writer
 
-from lensaudit.activations.store import ActivationStore, ExampleActivations
+from lensaudit.activations.layers import ActivationStore
+from lensaudit.activations.store import ExampleActivations
 from lensaudit.data.spans import Encoded
 from lensaudit.errors import InputError
 from lensaudit.patching.alignment import fit_alignment, mapped, rows_to_fit

@@ -14,7 +14,7 @@ from support.frozen import FEW, embedded_forget
 
 import lensaudit as la
 from lensaudit.activations.fill import fill, fingerprint_of_run
-from lensaudit.activations.store import ActivationStore
+from lensaudit.activations.layers import ActivationStore
 from lensaudit.data.spans import make_batch
 from lensaudit.models.bridge import residuals
 from lensaudit.patching.generation import generate

@@ -4,7 +4,8 @@ from lensaudit.errors import InputError
 from lensaudit.files import read_json, write_json
 from lensaudit.results.integrity import misfits
 from lensaudit.results.keyed import keyed_document, read_marked, write_keyed, write_marked
-from lensaudit.results.manifest import BEGUN, manifest, renew
+from lensaudit.results.manifest import BEGUN, manifest
+from lensaudit.results.renewal import renew
 from lensaudit.results.run_folder import begin, check_own, finished, seal
 from lensaudit.text import digest
 

@@ -9,8 +9,9 @@ import pytest
 from lensaudit.errors import InputError, TryAgainError
 from lensaudit.files import append_jsonl, check_output, read_text, write_bytes
 from lensaudit.results.integrity import check_result, check_whole
-from lensaudit.results.manifest import BEGUN, MANIFEST, manifest, renew, signed, signed_object
+from lensaudit.results.manifest import BEGUN, MANIFEST, manifest, signed, signed_object
 from lensaudit.results.owner import claim
+from lensaudit.results.renewal import renew
 from lensaudit.turns import alone
 
 FILES = ("results.jsonl", "summary.json")

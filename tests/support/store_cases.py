@@ -7,9 +7,10 @@ import h5py
 import torch
 import xxhash
 
+from lensaudit.activations.layers import ActivationStore
 from lensaudit.activations.shard import HEADER_BYTES, header
 from lensaudit.activations.spec import Fingerprint
-from lensaudit.activations.store import ActivationStore, ExampleActivations
+from lensaudit.activations.store import ExampleActivations
 
 BASE = Fingerprint(
     weights="a" * 32,

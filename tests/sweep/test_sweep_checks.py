@@ -314,7 +314,8 @@ def test_what_plain_own_rows_lack_is_said_before_anything_runs(plain_rows, tmp_p
 def test_anchors_of_a_watched_run_are_named_at_hand_and_fit_before_anything_is_written(
     plain_rows, tmp_path, tiny_checkpoint, monkeypatch, capsys
 ):
-    monkeypatch.setattr("lensaudit.models.hub_files.reachable", lambda: False)
+    for module in ("at_hand", "hub_files"):
+        monkeypatch.setattr(f"lensaudit.models.{module}.reachable", lambda: False)
     shutil.copytree(EMBEDDED / "never", tmp_path / "run" / "checkpoint-1")
     watched = "watch run --once --set settled=0 --out w --metric exact_memorization --limit 2"
     own = "forget.json: rows of your own; name the model before unlearning with --full"

@@ -4,7 +4,7 @@ import pytest
 from support import verdict_support as made
 
 from lensaudit.scores.estimate import Estimate
-from lensaudit.verdict.decide import BADNESS, Evidence
+from lensaudit.verdict.decide import Evidence
 from lensaudit.verdict.thresholds import ALPHA
 from lensaudit.verdict.views import GROUPS, VIEWS, View
 
@@ -131,11 +131,6 @@ def test_the_code_follows_from_limits_and_controls(case):
     content, wanted = CASES[case]
     found = made.verdict(content)
     assert found.code == wanted, found
-
-
-def test_every_code_that_is_no_proof_of_erasure_is_worse_than_erased():
-    assert BADNESS[-1] == "erased"
-    assert len(set(BADNESS)) == 8
 
 
 def test_a_depth_without_an_interval_yields_no_code():

@@ -39,8 +39,9 @@ from lensaudit.groups import Group, unit_of
 from lensaudit.results.integrity import check_whole
 from lensaudit.results.kinds.rtt import CONDITIONS as COLUMNS
 from lensaudit.results.kinds.rtt import Accuracy, Gate, RttOutcome, RttRecord
-from lensaudit.results.manifest import BEGUN, renew
+from lensaudit.results.manifest import BEGUN
 from lensaudit.results.reading import document
+from lensaudit.results.renewal import renew
 from lensaudit.scores.estimate import UNMEASURED, Estimate
 from lensaudit.scores.intervals import clustered_mean, typical_size
 from lensaudit.scores.recovery import recovery

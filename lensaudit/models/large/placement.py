@@ -28,11 +28,12 @@ from rich.filesize import decimal as size
 from torch import Tensor
 
 from lensaudit.errors import InputError, WorkError
+from lensaudit.models.blocks import block_of
 from lensaudit.models.checkpoint import Checkpoint
 from lensaudit.models.memory import free_bytes
 from lensaudit.models.quantize import from_codes
 from lensaudit.models.sizes import LEAST_BUDGET, planned_bytes
-from lensaudit.models.weight_files import DTYPES, block_of, header_of, weight_files
+from lensaudit.models.weight_files import DTYPES, header_of, weight_files
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ import torch
 import transformers
 from torch import Tensor, nn
 
+from lensaudit.models.blocks import block_name, block_of
 from lensaudit.models.checkpoint import Checkpoint, config_of
 from lensaudit.models.large.empty import dtypes_of, empty_model
 from lensaudit.models.large.placement import (
@@ -29,7 +30,7 @@ from lensaudit.models.large.placement import (
     Stored,
     weights_of,
 )
-from lensaudit.models.weight_files import HARMLESS, block_name, block_of
+from lensaudit.models.weight_files import HARMLESS
 
 Found = dict[str, Any]
 """What transformers says of loading: missing, unexpected and mismatched tensors."""

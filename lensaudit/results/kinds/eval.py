@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, model_serializer, model_validator
 
@@ -145,6 +145,19 @@ class MetricResult(Estimate):
     def n_unscored(self) -> int:
         """Rows without one."""
         return sum(len(one.unscored) for one in self.sides)
+
+
+def log_name(suite: Suite) -> str:
+    """Name of the log of an evaluation, in open-unlearning's layout.
+
+    >>> log_name("muse")
+    'MUSE_EVAL.json'
+    """
+    return f"{suite.upper()}_EVAL.json"
+
+
+LOGS = tuple(map(log_name, get_args(Suite)))
+"""Names that a log may have."""
 
 
 @dataclass(frozen=True)

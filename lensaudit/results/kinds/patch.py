@@ -512,6 +512,11 @@ class PatchRun(PatchSummary):
     """Hash of everything that runs must share to be compared row by row."""
 
 
+def rows_hash(manifest: Mapping[str, Any] | None) -> Any:
+    """What tells one set of rows from another, of the manifest of a run that asks some."""
+    return part(manifest, "inputs", "examples").get("hash")
+
+
 def read_patch(summary_file: Path, texts: Mapping[int, Texts] | None = None) -> PatchRun:
     """A run from its folder; `texts` fills in what the rows do not hold.
 
@@ -532,7 +537,7 @@ def read_patch(summary_file: Path, texts: Mapping[int, Texts] | None = None) -> 
         summary["score"],
         manifest["options"].get("dtype"),
         [row.get("idx") for row in rows],
-        part(manifest, "inputs", "examples").get("hash"),
+        rows_hash(manifest),
     ]
     delta = "_em" if found.score == "em" else ""
     return PatchRun(

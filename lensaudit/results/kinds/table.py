@@ -7,6 +7,7 @@ from typing import Any, Literal
 from lensaudit.results.kinds.curve import CurveRow
 from lensaudit.results.kinds.directions import DirectionsRecord
 from lensaudit.results.kinds.effort import EffortRecord
+from lensaudit.results.kinds.eval import LOGS
 from lensaudit.results.kinds.judge import JudgeRecord
 from lensaudit.results.kinds.know import KnowRecord
 from lensaudit.results.kinds.meta import Aggregates, MetaTable
@@ -53,7 +54,7 @@ class ResultKind:
 KINDS: Mapping[Kind, ResultKind] = {
     "patch": ResultKind(PatchSummary),
     # a log in another tool's layout: `kinds.eval` reads it
-    "eval": ResultKind(JsonObject, ("TOFU_EVAL.json", "MUSE_EVAL.json")),
+    "eval": ResultKind(JsonObject, LOGS),
     "steering": ResultKind(
         SteeringRecord, ("results.json", "layer_sweep.json"), ("steer-results", "steer-sweep")
     ),
