@@ -75,6 +75,7 @@ from lensaudit.progress import Notice
 from lensaudit.results.integrity import is_whole
 from lensaudit.results.manifest import MANIFEST, as_placed
 from lensaudit.results.owner import check_free
+from lensaudit.results.planned import PLAN
 from lensaudit.results.reading import json_object
 from lensaudit.results.roles import InRole, ModelRole, check_roles
 from lensaudit.results.run_log import tell_replaced
@@ -83,7 +84,6 @@ from lensaudit.sweep.attempts import why_missing
 from lensaudit.sweep.engines import run_here
 from lensaudit.sweep.plan import (
     ANCHORS,
-    PLAN,
     Sweep,
     Target,
     Unit,

@@ -35,11 +35,11 @@ from lensaudit.results.integrity import answered_for, misfits
 from lensaudit.results.locate import COLLECTED
 from lensaudit.results.manifest import BEGUN, MANIFEST, code_digest, manifest, signed
 from lensaudit.results.owner import check_free
+from lensaudit.results.planned import RESULT, TO_DO
 from lensaudit.results.reading import json_object, part
 from lensaudit.results.run_folder import begin, finished, nothing_to_do, seal
 from lensaudit.sweep.attempts import (
     PARTS,
-    RESULT,
     UnitState,
     states_of,
     strangers,
@@ -73,7 +73,6 @@ COLUMNS = (
 COMMAND = "sweep collect"
 VERDICTS = "verdicts.json"
 _AT_THE_TOP = (COLLECTED, VERDICTS, "table.csv", "table.json", "table.parquet")
-_TO_DO = "to_do.json"
 TableRow = Mapping[str, Any]
 """Column -> value."""
 Results = Mapping[Unit, Mapping[str, Any]]
@@ -150,7 +149,7 @@ def _collect(
     # an earlier collection goes: what is here belongs to one plan
     parts = _places(sweep, done, folder).items()
     new = {to / one.relative_to(source) for source, to in parts for one in source.rglob("*")}
-    new |= {folder / variant / _TO_DO for variant in variants}
+    new |= {folder / variant / TO_DO for variant in variants}
     for place, files in _earlier(folder, variants, new).items():
         remove_files(place, files)
     begin(folder, key, COMMAND)
@@ -227,7 +226,7 @@ def _write(
     for variant in _variants(states):
         own = [one for one in states if one.unit.variant == variant and one.result is None]
         to_do = {one.unit.target: why_missing(one) for one in own}
-        write_json(make_folder(folder / variant) / _TO_DO, to_do)
+        write_json(make_folder(folder / variant) / TO_DO, to_do)
     _table(folder, rows)
     write_json(folder / VERDICTS, judged(folder, _variants(states)))
     write_json(folder / COLLECTED, signed(counted))

@@ -22,6 +22,7 @@ from lensaudit.files import make_folder, read_json, write_json
 from lensaudit.models.checkpoint import Checkpoint, open_checkpoint
 from lensaudit.models.hashing import folder_sha256
 from lensaudit.models.registry import DEMO, ModelSpec
+from lensaudit.results.planned import PLAN, UNITS, unit_label
 from lensaudit.results.reading import checked, part
 from lensaudit.results.roles import ModelRole
 from lensaudit.settings import Asked, Machine, NeutralRows, Place, Questions, plain
@@ -29,7 +30,6 @@ from lensaudit.text import digest, slug
 
 COMMAND = "sweep"
 """Whose the folder of a plan is."""
-PLAN = "plan.json"
 SCHEMA = 1
 ALGORITHM = 1
 """Raised when a unit's numbers change their meaning: finished units are then done again."""
@@ -147,7 +147,7 @@ class Unit:
     @property
     def label(self) -> str:
         """Name of the unit in messages."""
-        return self.target if self.variant == "base" else f"{self.target} ({self.variant})"
+        return unit_label(self.target, self.variant)
 
 
 @dataclass(frozen=True)
@@ -182,7 +182,7 @@ class Sweep:
 
     def unit(self, unit_id: str) -> Path:
         """Folder of a finished unit; where it is there it is complete."""
-        return self.root / "units" / unit_id
+        return self.root / UNITS / unit_id
 
     def work(self, unit_id: str) -> Path:
         """Folder in which a unit is worked on; finished parts are kept for the next attempt."""
