@@ -52,6 +52,16 @@ def test_a_damaged_checkpoint_is_planned_and_costs_itself(tmp_path, capsys):
     assert (found["cut"], found["demo/idknll"] is None) == (None, False)
 
 
+def test_a_copy_that_a_pattern_brings_is_measured_once_and_says_so(tmp_path, capsys):
+    for name, source in (("a", "npo"), ("b", "npo"), ("c", "idknll")):
+        shutil.copytree(EMBEDDED / source, tmp_path / name)
+    ends = ("--retain", "demo/retain", "--full", "demo/full", "--data", "demo")
+    assert planned(tmp_path / "s", f"{tmp_path}/[a-c]", more=[*SMALL, *ends]) == 0
+    line = f"{tmp_path / 'b'} has the weights of {tmp_path / 'a'}: measured once, as a\n"
+    assert line in capsys.readouterr().err
+    assert [one.name for one in read_plan(tmp_path / "s").targets][2:] == ["a", "c"]
+
+
 def test_a_folder_is_itself_also_where_its_name_looks_like_a_pattern(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name, source in (("m[1]", "npo"), ("m1", "idknll")):
