@@ -231,8 +231,8 @@ def sweep() -> None:
 def plan_command(settings: PlanSettings, as_json: bool, dry_run: bool) -> None:
     """Write the plan of a sweep: MODELS are names, folders, patterns or role:NAME.
 
-    idknll_*_ep10 is a pattern, role:pool_knows all of a role. The anchors are added. A plan never
-    changes; the same command gives the same plan.
+    idknll_*_ep10 is a pattern, role:pool_knows all of a role. The anchors are added. Planned
+    again, a folder may get more models, or the paths that they have now; finished units stay.
     """
     made = library.sweep_planning.plan_of(settings, notice)
     if not dry_run:

@@ -91,7 +91,6 @@ from lensaudit.sweep.plan import (
     make_plan,
     planned_or_why,
     rater_files,
-    read_plan,
     relearned_rows,
     relearning_of,
     replace_plan,
@@ -490,7 +489,11 @@ def _prepared(
     """
     check_free(settings.out, COMMAND)
     sweep = settings.out / SWEEP
-    if measuring and (sweep / PLAN).exists() and read_plan(sweep).command != COMMAND:
+    if (
+        measuring
+        and (sweep / PLAN).exists()
+        and json_object(sweep / PLAN).get("command") != COMMAND
+    ):
         check_free(sweep, COMMAND)
     thresholds = _thresholds(settings) if isinstance(settings, RobustnessSettings) else {}
     given, names = settings.measuring, [*itertools.chain.from_iterable(asked.values())]
