@@ -333,16 +333,17 @@ def _places(sweep: Sweep, done: Iterable[Unit], folder: Path) -> dict[Path, Path
 def _folders(sweep: Sweep, done: Iterable[Unit], folder: Path) -> None:
     """Files of units, as links where the disk can: a copy of what is never changed is waste."""
     for source, to in _places(sweep, done, folder).items():
-        with os_errors(to):
-            shutil.copytree(source, to, copy_function=_link)
+        for one in sorted(path for path in source.rglob("*") if path.is_file()):
+            _link(one, to / one.relative_to(source))
 
 
-def _link(source: str, to: str) -> str:
-    try:
-        os.link(source, to)
-    except OSError:  # another disk, or one without links
-        shutil.copy2(source, to)
-    return to
+def _link(source: Path, to: Path) -> None:
+    with os_errors(to):
+        to.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            os.link(source, to)
+        except OSError:  # another disk, or one without links
+            shutil.copy2(source, to)
 
 
 def _table(folder: Path, rows: Sequence[TableRow]) -> None:

@@ -1,7 +1,9 @@
 """What a table of many checkpoints rests on: counts, columns, and what has no value."""
 
 import csv
+import errno
 import json
+import os
 import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -156,6 +158,26 @@ def test_a_collection_that_was_killed_is_made_again(tmp_path, monkeypatch, at):
     monkeypatch.undo()
     collect(toy_sweep(tmp_path))
     assert tree(out).keys() == whole
+
+
+def test_a_disk_that_is_full_while_files_are_copied_is_one_line(tmp_path, monkeypatch, capsys):
+    def refused(number):
+        def raises(*_, **__):
+            raise OSError(number, os.strerror(number))
+
+        return raises
+
+    collected(tmp_path / "s")
+    monkeypatch.setattr("os.link", refused(errno.EXDEV))
+    monkeypatch.setattr("shutil.copy2", refused(errno.ENOSPC))
+    arguments = ["sweep", "collect", str(tmp_path / "s"), "--out", str(tmp_path / "out")]
+    assert run(arguments) == 75
+    said = capsys.readouterr().err
+    assert f"{tmp_path}/out/base/retain/eval/" in said
+    assert said.endswith(": no space left on the device; free some and run again\n")
+    assert len(said.splitlines()) == 1
+    monkeypatch.undo()
+    assert run(arguments) == 0
 
 
 def test_a_variant_that_is_in_the_plan_no_more_leaves_a_collection(tmp_path):
