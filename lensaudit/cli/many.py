@@ -231,8 +231,8 @@ def sweep() -> None:
 def plan_command(settings: PlanSettings, as_json: bool, dry_run: bool) -> None:
     """Write the plan of a sweep: MODELS are names, folders, patterns or role:NAME.
 
-    idknll_*_ep10 is a pattern, role:pool_knows all of a role. The anchors are added. A plan never
-    changes; the same command gives the same plan.
+    idknll_*_ep10 is a pattern, role:pool_knows all of a role. The anchors are added. Planned
+    again, a folder may get more models, or the paths that they have now; finished units stay.
     """
     made = library.sweep_planning.plan_of(settings, notice)
     if not dry_run:
@@ -343,10 +343,11 @@ def gc(folder: Path, others: bool, dry_run: bool) -> None:
     """
     planned = library.sweep_plan.read_plan(folder)
     left = library.sweep_upkeep.garbage(planned, others=others, report=say)
-    verb = "would remove" if dry_run else "removed"
-    tell([f"{verb}: {path}" for path in left])
-    freed = "" if dry_run else f", {size(library.sweep_upkeep.remove(planned, left))} freed"
-    say(f"{len(left)} leftovers{freed}")
+    freed, verb = 0, "would remove" if dry_run else "removed"
+    for path, files in left.items():
+        freed += 0 if dry_run else library.sweep_upkeep.remove(planned, {path: files})
+        say(f"{verb}: {path}")
+    say(f"{len(left)} leftovers" + ("" if dry_run else f", {size(freed)} freed"))
 
 
 @sweep.command("fetch")

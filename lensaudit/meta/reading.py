@@ -30,9 +30,9 @@ from lensaudit.models.registry import published
 from lensaudit.results.integrity import check_result
 from lensaudit.results.kinds.eval import log_in
 from lensaudit.results.manifest import MANIFEST, model_in
+from lensaudit.results.planned import PLAN, RESULT, TO_DO, UNITS
 from lensaudit.results.reading import Number, checked_as, json_object, part
-from lensaudit.sweep.attempts import RESULT
-from lensaudit.sweep.plan import PLAN, Variant
+from lensaudit.sweep.plan import Variant
 
 Means = Literal["knows", "forgot"]
 
@@ -280,8 +280,6 @@ SWEEP = "sweep"
 """Of a folder of `meta`: the sweep of what it measured."""
 VARIANTS: Mapping[str | None, Variant] = {"quantize": "nf4", "relearn": "relearn-1ep"}
 """Attack -> the variant of a sweep that it is; others are of models as they are."""
-TO_DO = "to_do.json"
-"""Model -> why its run failed, beside the folders of those that did not."""
 SUMMARY = "summary.json"
 _WANTED = (
     f"holds no results; wanted {LOG} (lensaudit eval), {SUMMARY} (lensaudit patch), "
@@ -344,7 +342,7 @@ def _file(path: Path, attack: str | None) -> Values:
 def _folder(folder: Path, attack: str | None) -> list[Values]:
     """What a folder holds by itself, else what its sub-folders do; of a sweep one side's units."""
     if (folder / PLAN).is_file():
-        said = {one.parent: part(read_json(one)) for one in folder.glob(f"units/*/{RESULT}")}
+        said = {one.parent: part(read_json(one)) for one in folder.glob(f"{UNITS}/*/{RESULT}")}
         by_name = sorted(said, key=lambda unit: (str(said[unit].get("target")), unit))
         own = (one for one in by_name if said[one].get("variant") == VARIANTS.get(attack, "base"))
         return [table for unit in own for table in _folder(unit, attack)]

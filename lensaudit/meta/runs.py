@@ -75,6 +75,7 @@ from lensaudit.progress import Notice
 from lensaudit.results.integrity import is_whole
 from lensaudit.results.manifest import MANIFEST, as_placed
 from lensaudit.results.owner import check_free
+from lensaudit.results.planned import PLAN
 from lensaudit.results.reading import json_object
 from lensaudit.results.roles import InRole, ModelRole, check_roles
 from lensaudit.results.run_log import tell_replaced
@@ -83,7 +84,6 @@ from lensaudit.sweep.attempts import why_missing
 from lensaudit.sweep.engines import run_here
 from lensaudit.sweep.plan import (
     ANCHORS,
-    PLAN,
     Sweep,
     Target,
     Unit,
@@ -91,7 +91,6 @@ from lensaudit.sweep.plan import (
     make_plan,
     planned_or_why,
     rater_files,
-    read_plan,
     relearned_rows,
     relearning_of,
     replace_plan,
@@ -490,7 +489,11 @@ def _prepared(
     """
     check_free(settings.out, COMMAND)
     sweep = settings.out / SWEEP
-    if measuring and (sweep / PLAN).exists() and read_plan(sweep).command != COMMAND:
+    if (
+        measuring
+        and (sweep / PLAN).exists()
+        and json_object(sweep / PLAN).get("command") != COMMAND
+    ):
         check_free(sweep, COMMAND)
     thresholds = _thresholds(settings) if isinstance(settings, RobustnessSettings) else {}
     given, names = settings.measuring, [*itertools.chain.from_iterable(asked.values())]

@@ -27,8 +27,9 @@ from lensaudit.report.shelf import (
 from lensaudit.results.kinds.eval import EvaluationResult, answers_in
 from lensaudit.results.kinds.meta import Aggregate
 from lensaudit.results.kinds.patch import PatchRun, Texts, is_filled, read_patch
-from lensaudit.results.locate import WANTED, Found, LeftOut, locate, missing_in
+from lensaudit.results.locate import WANTED, Found, LeftOut, locate
 from lensaudit.results.manifest import AUDIT_MANIFEST, NOT_ASKED, signed_object
+from lensaudit.results.planned import missing_in
 from lensaudit.results.reading import part
 from lensaudit.settings import COUNTERFACTUAL
 from lensaudit.verdict.collect import Model, Verdicts

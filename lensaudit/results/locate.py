@@ -16,7 +16,7 @@ from lensaudit.results.kinds.eval import read_eval
 from lensaudit.results.kinds.patch import read_patch
 from lensaudit.results.kinds.rtt import in_table
 from lensaudit.results.kinds.table import KINDS, Kind, record_in
-from lensaudit.results.manifest import BEGUN, MANIFEST, MANIFESTS, manifests_of, signed_object
+from lensaudit.results.manifest import BEGUN, MANIFEST, MANIFESTS, manifests_of
 from lensaudit.results.reading import JsonObject, csv_rows, json_object, part
 
 _BY_NAME: Sequence[Kind] = ("patch", "eval", "steering", "traits", "relearn", "curve")
@@ -40,7 +40,7 @@ _TRACES = (
     BEGUN,
 )
 """What a run leaves before its summary; the first that is there is named."""
-_NO_RESULTS = (PASSES, MANIFESTS)
+NO_RESULTS = (PASSES, MANIFESTS)
 """Folders of a result that hold none."""
 COLLECTED = "collected.json"
 """At the top of what `sweep collect` wrote: tables of results that lie elsewhere."""
@@ -128,7 +128,7 @@ def locate(paths: Iterable[Path]) -> tuple[list[Found], list[LeftOut]]:
 
 def _in_folder(top: Path) -> tuple[list[Found], list[LeftOut]]:
     found, left = list[Found](), list[LeftOut]()
-    for folder, names in folders_below(top, closed_by=_CLOSED, skipped=_NO_RESULTS, links=True):
+    for folder, names in folders_below(top, closed_by=_CLOSED, skipped=NO_RESULTS, links=True):
         here = _marked(folder, names)
         found += here
         traces = [name for name in _TRACES if name in names]
@@ -138,20 +138,6 @@ def _in_folder(top: Path) -> tuple[list[Found], list[LeftOut]]:
             told = why or UNFINISHED.format(traces[0])
             left.append(LeftOut(str(folder), told, unfinished=not why))
     return found, left
-
-
-def missing_in(places: Iterable[Path]) -> Iterator[tuple[Path, str, str]]:
-    """Planned units of collected sweeps that have no result: file that says so, unit, and why.
-
-    Raises:
-        InputError: such a file was edited.
-    """
-    for place in places:
-        for folder, names in folders_below(place, skipped=_NO_RESULTS, links=True):
-            if COLLECTED in names:
-                file = folder / COLLECTED
-                lacks = part(signed_object(file), "missing")
-                yield from ((file, unit, str(why)) for unit, why in lacks.items())
 
 
 def _other(folder: Path, traces: Sequence[str]) -> str:

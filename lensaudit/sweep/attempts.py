@@ -52,6 +52,7 @@ from lensaudit.partials import is_running, process_name
 from lensaudit.results.appended import read_appended
 from lensaudit.results.keyed import keyed_document, write_keyed
 from lensaudit.results.manifest import mark_of
+from lensaudit.results.planned import RESULT, UNITS
 from lensaudit.sweep.plan import Sweep, Unit
 from lensaudit.sweep.removal import remove_below
 from lensaudit.text import parse_json, printable
@@ -368,7 +369,6 @@ def _now(folder: Path) -> float:
             probe.unlink(missing_ok=True)
 
 
-RESULT = "result.json"
 SCHEMA = 2
 PARTS = ("eval", "patch", "know")
 """Folders of a unit: one for each question."""
@@ -505,4 +505,4 @@ def why_missing(state: UnitState) -> str:
 
 def strangers(sweep: Sweep) -> list[str]:
     """Results in the folder that are of no unit of the plan."""
-    return sorted(one.name for one in sweep.root.glob("units/*") if sweep.is_other(one.name))
+    return sorted(one.name for one in sweep.root.glob(f"{UNITS}/*") if sweep.is_other(one.name))

@@ -32,24 +32,26 @@ from lensaudit.files import (
 from lensaudit.partials import is_partial
 from lensaudit.progress import Notice, unheard
 from lensaudit.results.integrity import answered_for, misfits
-from lensaudit.results.locate import COLLECTED
+from lensaudit.results.locate import COLLECTED, Found
 from lensaudit.results.manifest import BEGUN, MANIFEST, code_digest, manifest, signed
 from lensaudit.results.owner import check_free
+from lensaudit.results.planned import RESULT, TO_DO
 from lensaudit.results.reading import json_object, part
 from lensaudit.results.run_folder import begin, finished, nothing_to_do, seal
 from lensaudit.sweep.attempts import (
     PARTS,
-    RESULT,
     UnitState,
     states_of,
     strangers,
     why_missing,
 )
 from lensaudit.sweep.plan import Sweep, Unit
-from lensaudit.sweep.values import Values, values_in
+from lensaudit.sweep.values import Values, results_in, values_of
 from lensaudit.text import digest, slug
 from lensaudit.turns import in_turn
-from lensaudit.verdict.collect import keeps_document, kept, verdicts
+from lensaudit.verdict.collect import Verdicts, keeps_document, kept
+from lensaudit.verdict.decide import Verdict
+from lensaudit.verdict.views import Calibration, read_calibration
 
 COLUMNS = (
     "model",
@@ -73,13 +75,14 @@ COLUMNS = (
 COMMAND = "sweep collect"
 VERDICTS = "verdicts.json"
 _AT_THE_TOP = (COLLECTED, VERDICTS, "table.csv", "table.json", "table.parquet")
-_TO_DO = "to_do.json"
 TableRow = Mapping[str, Any]
 """Column -> value."""
 Results = Mapping[Unit, Mapping[str, Any]]
 """Finished unit -> what its result says of it."""
 Measured = Mapping[Unit, Values]
 """Finished unit -> its values."""
+Words = Mapping[Unit, Sequence[Verdict]]
+"""Finished unit -> what may be said of its model; nothing of an anchor."""
 _SHOWN = 5
 
 
@@ -146,15 +149,20 @@ def _collect(
     if _is_there(folder, key, variants):
         notice(nothing_to_do(folder))
         return
-    values = {unit: values_in(sweep.unit(unit.id), one["not_asked"]) for unit, one in done.items()}
+    values, words = dict[Unit, Values](), dict[Unit, list[Verdict]]()
+    nulls = read_calibration()
+    for unit, one in done.items():  # the records of one at a time
+        results = results_in(sweep.unit(unit.id))
+        values[unit] = values_of(results, one["not_asked"])
+        words[unit] = _words_of(results, nulls)
     # an earlier collection goes: what is here belongs to one plan
     parts = _places(sweep, done, folder).items()
     new = {to / one.relative_to(source) for source, to in parts for one in source.rglob("*")}
-    new |= {folder / variant / _TO_DO for variant in variants}
+    new |= {folder / variant / TO_DO for variant in variants}
     for place, files in _earlier(folder, variants, new).items():
         remove_files(place, files)
     begin(folder, key, COMMAND)
-    _write(sweep, states, done, values, missing, folder)
+    _write(sweep, states, done, values, words, missing, folder)
     made = manifest(
         COMMAND,
         kind="collection",
@@ -216,6 +224,7 @@ def _write(
     states: Sequence[UnitState],
     done: Results,
     values: Measured,
+    words: Words,
     missing: Mapping[str, str],
     folder: Path,
 ) -> None:
@@ -227,9 +236,9 @@ def _write(
     for variant in _variants(states):
         own = [one for one in states if one.unit.variant == variant and one.result is None]
         to_do = {one.unit.target: why_missing(one) for one in own}
-        write_json(make_folder(folder / variant) / _TO_DO, to_do)
+        write_json(make_folder(folder / variant) / TO_DO, to_do)
     _table(folder, rows)
-    write_json(folder / VERDICTS, judged(folder, _variants(states)))
+    write_json(folder / VERDICTS, judged(_homes(sweep, done, folder), words))
     write_json(folder / COLLECTED, signed(counted))
 
 
@@ -275,16 +284,22 @@ def keeps(sweep: Sweep, measured: Measured) -> dict[str, Any]:
     return {label: kept_rows for label, kept_rows in found.items() if kept_rows}
 
 
-def judged(folder: Path, variants: Iterable[str]) -> list[dict[str, Any]]:
-    """Verdicts of the models of a collection, each by its own results alone."""
-    inner = (folder / variant for variant in variants)
-    found = {one.parent for place in inner for one in place.glob("*/patch/summary.json")}
+def judged(homes: Mapping[Unit, Path], words: Words) -> list[dict[str, Any]]:
+    """Verdicts of the models of a collection, in the order of their folders."""
     return [
-        {"variant": place.parts[-3], "model": place.parts[-2]} | asdict(model.verdict)
-        for place in sorted(found)
-        for model in verdicts([place.parent]).models
-        if model.measured
+        {"variant": unit.variant, "model": home.name} | asdict(word)
+        for unit, home in sorted(homes.items(), key=lambda one: one[1])
+        for word in words[unit]
     ]
+
+
+def _words_of(results: Sequence[Found], nulls: Calibration) -> list[Verdict]:
+    """The verdict of a unit's model by its own results alone; none of an anchor."""
+    found = Verdicts(nulls)
+    if any(one.kind == "patch" for one in results):
+        for one in results:
+            found.take(one)
+    return [model.verdict for model in found.models if model.measured]
 
 
 def table_rows(unit: Unit, result: Mapping[str, Any], values: Values) -> Iterator[TableRow]:
@@ -321,29 +336,38 @@ def summary(
 
 def _places(sweep: Sweep, done: Iterable[Unit], folder: Path) -> dict[Path, Path]:
     """Folder of a part of a unit -> where it is collected."""
-    names = [slug(target.name) for target in sweep.targets]
-    found: dict[Path, Path] = {}
-    for unit in done:
-        name = slug(unit.target)
-        place = name if names.count(name) == 1 else f"{name}-{unit.id[:8]}"
-        own = {sweep.unit(unit.id) / one: folder / unit.variant / place / one for one in PARTS}
-        found |= {source: to for source, to in own.items() if source.is_dir()}
-    return found
+    return {
+        source: home / part
+        for unit, home in _homes(sweep, done, folder).items()
+        for part in PARTS
+        if (source := sweep.unit(unit.id) / part).is_dir()
+    }
+
+
+def _homes(sweep: Sweep, done: Iterable[Unit], folder: Path) -> dict[Unit, Path]:
+    """Unit -> the folder in which its parts are collected."""
+    names = Counter(slug(target.name) for target in sweep.targets)
+    called = {unit: slug(unit.target) for unit in done}
+    return {
+        unit: folder / unit.variant / (name if names[name] == 1 else f"{name}-{unit.id[:8]}")
+        for unit, name in called.items()
+    }
 
 
 def _folders(sweep: Sweep, done: Iterable[Unit], folder: Path) -> None:
     """Files of units, as links where the disk can: a copy of what is never changed is waste."""
     for source, to in _places(sweep, done, folder).items():
-        with os_errors(to):
-            shutil.copytree(source, to, copy_function=_link)
+        for one in sorted(path for path in source.rglob("*") if path.is_file()):
+            _link(one, to / one.relative_to(source))
 
 
-def _link(source: str, to: str) -> str:
-    try:
-        os.link(source, to)
-    except OSError:  # another disk, or one without links
-        shutil.copy2(source, to)
-    return to
+def _link(source: Path, to: Path) -> None:
+    with os_errors(to):
+        to.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            os.link(source, to)
+        except OSError:  # another disk, or one without links
+            shutil.copy2(source, to)
 
 
 def _table(folder: Path, rows: Sequence[TableRow]) -> None:

@@ -4,6 +4,7 @@ A unit is one checkpoint in one variant. The folder is shared by every process t
 """
 
 import contextlib
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
@@ -17,11 +18,12 @@ from lensaudit.attacks.settings import Relearning, relearning_for
 from lensaudit.auditing.question import own_data
 from lensaudit.data.suites import DEMO_DATA
 from lensaudit.data.tofu import DEMO as DEMO_ROWS
-from lensaudit.errors import InputError
+from lensaudit.errors import InputError, shortened
 from lensaudit.files import make_folder, read_json, write_json
 from lensaudit.models.checkpoint import Checkpoint, open_checkpoint
 from lensaudit.models.hashing import folder_sha256
 from lensaudit.models.registry import DEMO, ModelSpec
+from lensaudit.results.planned import PLAN, UNITS, unit_label
 from lensaudit.results.reading import checked, part
 from lensaudit.results.roles import ModelRole
 from lensaudit.settings import Asked, Machine, NeutralRows, Place, Questions, plain
@@ -29,8 +31,7 @@ from lensaudit.text import digest, slug
 
 COMMAND = "sweep"
 """Whose the folder of a plan is."""
-PLAN = "plan.json"
-SCHEMA = 1
+SCHEMA = 2
 ALGORITHM = 1
 """Raised when a unit's numbers change their meaning: finished units are then done again."""
 AttackVariant = Literal["nf4", "int8", "relearn-1ep"]
@@ -125,8 +126,15 @@ class UnitConditions(Machine, NeutralRows, Questions):
 
     @property
     def identity(self) -> dict[str, Any]:
-        """Fields that decide numbers; memory does not."""
-        return {key: one for key, one in self.content.items() if key not in _OF_NO_NUMBER}
+        """Fields that decide numbers; memory does not, nor does the place of files.
+
+        What these hold is in the hash of what is asked.
+        """
+        return {
+            key: os.path.basename(one) if isinstance(one, str) and os.path.isabs(one) else one
+            for key, one in self.content.items()
+            if key not in _OF_NO_NUMBER
+        }
 
     @property
     def content(self) -> dict[str, Any]:
@@ -147,7 +155,7 @@ class Unit:
     @property
     def label(self) -> str:
         """Name of the unit in messages."""
-        return self.target if self.variant == "base" else f"{self.target} ({self.variant})"
+        return unit_label(self.target, self.variant)
 
 
 @dataclass(frozen=True)
@@ -172,7 +180,7 @@ class Sweep:
 
     @property
     def file(self) -> Path:
-        """File of the plan; never changed."""
+        """File of the plan; another plan takes its place only where it keeps every unit."""
         return self.root / PLAN
 
     @property
@@ -182,7 +190,7 @@ class Sweep:
 
     def unit(self, unit_id: str) -> Path:
         """Folder of a finished unit; where it is there it is complete."""
-        return self.root / "units" / unit_id
+        return self.root / UNITS / unit_id
 
     def work(self, unit_id: str) -> Path:
         """Folder in which a unit is worked on; finished parts are kept for the next attempt."""
@@ -321,25 +329,31 @@ def _name_of(spec: ModelSpec) -> str:
 
 
 def has_plan(sweep: Sweep) -> bool:
-    """Does the sweep's folder hold its plan already? A folder holds one plan for ever.
+    """Does the sweep's folder hold its plan already?
 
     Raises:
-        InputError: the folder holds another plan.
+        InputError: the folder holds another plan, and units of it are none of the sweep's.
     """
-    if not sweep.file.exists():
+    # of a plan that an earlier version made nothing can be run
+    if not sweep.file.exists() or _schema(read_json(sweep.file)) in range(1, SCHEMA):
         return False
-    if read_plan(sweep.root).hash != sweep.hash:
+    found = read_plan(sweep.root)
+    if lost := [unit.label for unit in found.units if unit not in sweep.units]:
         raise InputError(
-            f"{sweep.root}: holds another plan; plans do not change, name another folder with --out"
+            f"{sweep.root}: holds another plan, and these units of it are not in this one: "
+            f"{shortened(lost, 6, ', ')}; plan them too and in the same way, or name another "
+            "folder with --out"
         )
-    return True
+    if found.command != sweep.command:
+        raise InputError(f"{sweep.root}: holds a plan of `{found.command}`; name another --out")
+    return found.hash == sweep.hash
 
 
 def write_plan(sweep: Sweep) -> Path:
-    """Write `plan.json`, unless it is there.
+    """Write `plan.json`, unless it is there; in place of one only if that one's units all stay.
 
     Raises:
-        InputError: the folder holds another plan.
+        InputError: units of the plan in the folder are none of the sweep's.
     """
     return sweep.file if has_plan(sweep) else replace_plan(sweep)
 
@@ -348,6 +362,11 @@ def replace_plan(sweep: Sweep) -> Path:
     """Write `plan.json`, whatever plan was there: finished units are found by their ids."""
     make_folder(sweep.root)
     return write_json(sweep.file, sweep.content | {"hash": sweep.hash})
+
+
+def _schema(content: Any) -> Any:
+    """Version of a plan's fields; None of what is no plan."""
+    return part(content).get("schema")
 
 
 def read_plan(root: Path) -> Sweep:
@@ -360,15 +379,19 @@ def read_plan(root: Path) -> Sweep:
     if not path.exists():
         raise InputError(f"{root}: holds no plan.json; make one with `lensaudit sweep plan`")
     content = read_json(path)
-    if not isinstance(content, dict) or content.get("schema") != SCHEMA:
-        raise InputError(f"{path}: is not a plan of this version (schema {SCHEMA})")
+    if not isinstance(content, dict) or _schema(content) != SCHEMA:
+        raise InputError(
+            f"{path}: is not a plan of this version (schema {_schema(content)}, wanted {SCHEMA}); "
+            "plan again with `lensaudit sweep plan`, which keeps finished units that are the same, "
+            "or name another folder"
+        )
     made, now = content.pop("hash", None), None
     with contextlib.suppress(ValueError):  # NaN
         now = digest(content)
     if now is None or now != made:
         raise InputError(
-            f"{path}: was changed after it was made; plans do not change: make another one in "
-            "another folder with `lensaudit sweep plan`"
+            f"{path}: was changed after it was made; make another one in another folder with "
+            "`lensaudit sweep plan`"
         )
     known = {one.name for one in fields(UnitConditions)}
     if unknown := sorted(part(content, "conditions").keys() - known):

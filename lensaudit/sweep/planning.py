@@ -129,15 +129,31 @@ def plan_of(settings: PlanSettings, notice: Notice | None = None) -> Sweep:
     if len(here) > 1:
         check_same_shape(*here, notice=notice)
     ends = {role: planned(spec) for role, spec in anchors.items()}
-    return make_plan(
+    asked = {one: targets[one][0] for one in (*specs, *damaged)}
+    made = make_plan(
         settings.out,
-        [targets[one][0] for one in (*specs, *damaged)],
+        [*asked.values()],
         anchors=ends,
         variants=chosen,
         conditions=conditions,
         data=data_digest(conditions),
         attacks=attacks_of(conditions, chosen, ends["full"]),
     )
+    _tell_copies(asked, made, notice or unheard)
+    return made
+
+
+def _tell_copies(asked: Mapping[ModelSpec, Target], made: Sweep, notice: Notice) -> None:
+    """Say which checkpoints have the weights of another one: both are one unit."""
+    called = {tuple(one.identity): one.name for one in made.targets}
+    same = grouped((tuple(target.identity), spec.name) for spec, target in asked.items())
+    for identity, (first, *copies) in same.items():
+        if copies:
+            has = "has" if len(copies) == 1 else "have"
+            notice(
+                f"{', '.join(copies)} {has} the weights of {first}: measured once, as "
+                f"{called[identity]}"
+            )
 
 
 def _sources(

@@ -171,7 +171,7 @@ def run_sweep(
     Raises:
         WorkError: an anchor failed, so nothing else could begin.
         PartialError: units failed; names them.
-        TryAgainError: units are left that another try may do.
+        TryAgainError: units, or an anchor, are left that another try may do.
     """
     sweep = read_plan(root)
     until = None if settings.max_hours is None else time.time() + 3600 * settings.max_hours
@@ -202,13 +202,19 @@ def check_anchor(state: UnitState) -> None:
     """Refuse to go on without an anchor.
 
     Raises:
-        TryAgainError: another process works on it.
+        TryAgainError: another process works on it, or what stopped it passes.
         WorkError: it failed.
     """
     if state.name == "running":
         raise TryAgainError(f"{state.unit.label} is worked on by {state.worker}; run again later")
     if state.name != "done":
         why = state.failure.reason if state.failure else "it was not done"
+        # a full disk may have no room for the reason either
+        if state.name == "to do" or (state.failure and state.failure.kind == "transient"):
+            raise TryAgainError(
+                f"the anchor {state.unit.label} is not done, all other units wait for it: {why}\n"
+                "run the sweep again"
+            )
         raise WorkError(
             f"the anchor {state.unit.label} failed, all other units wait for it: {why}\n"
             "`lensaudit sweep retry` lets it be tried again"

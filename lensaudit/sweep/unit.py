@@ -30,10 +30,11 @@ from lensaudit.progress import unheard
 from lensaudit.results.keyed import keyed_document
 from lensaudit.results.kinds.eval import log_name
 from lensaudit.results.manifest import git_commit
+from lensaudit.results.planned import RESULT
 from lensaudit.results.reading import checked
 from lensaudit.results.roles import UNATTACKED, check_roles, ends_as_sources
 from lensaudit.settings import Anchors, Caches, Machine, NeutralRows, Questions, Rows, shared
-from lensaudit.sweep.attempts import CHECKPOINT, RESULT, finished, publish
+from lensaudit.sweep.attempts import CHECKPOINT, finished, publish
 from lensaudit.sweep.plan import (
     ANCHORS,
     COMMAND,

@@ -1,6 +1,6 @@
 """What a unit came to: its values by metric, read from the records that its commands wrote."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -8,7 +8,7 @@ from typing import Any
 from lensaudit.results.kinds.eval import MetricResult
 from lensaudit.results.kinds.know import KnowRecord
 from lensaudit.results.kinds.patch import PatchSummary
-from lensaudit.results.locate import locate
+from lensaudit.results.locate import Found, locate
 from lensaudit.scores.estimate import Estimate
 from lensaudit.sweep.attempts import PARTS
 
@@ -50,18 +50,27 @@ Values = Mapping[str, UnitValue]
 """By metric."""
 
 
+def results_in(folder: Path) -> list[Found]:
+    """The results that a unit is made of; `folder` is that of the unit, finished or at work."""
+    return locate([folder / part for part in PARTS if (folder / part).is_dir()])[0]
+
+
 def values_in(folder: Path, not_asked: str | None) -> Values:
+    """The values of a unit in its folder, see `values_of`."""
+    return values_of(results_in(folder), not_asked)
+
+
+def values_of(results: Iterable[Found], not_asked: str | None) -> Values:
     """The values of a unit, by metric.
 
     Args:
-        folder: of the unit, finished or at work.
+        results: of the unit.
         not_asked: why nobody was asked who has what; None where it was, or is no part of the plan.
 
     Raises:
         InputError: a file is missing, or was changed since it was written.
     """
-    parts = [folder / part for part in PARTS if (folder / part).is_dir()]
-    records = {one.kind: one.record for one in locate(parts)[0]}
+    records = {one.kind: one.record for one in results}
     found: dict[str, UnitValue] = {}
     if "eval" in records:
         found |= {name: _said(one) for name, one in sorted(records["eval"].entries.items())}

@@ -20,6 +20,7 @@ from lensaudit.models.registry import DEMO, ModelSpec, load_registry, resolve
 from lensaudit.results.kinds.curve import CurveRow
 from lensaudit.results.manifest import manifest
 from lensaudit.results.owner import check_free
+from lensaudit.results.planned import PLAN
 from lensaudit.results.reading import checked_as, document, json_object, part
 from lensaudit.results.roles import ModelRole, check_roles
 from lensaudit.settings import named, results_folder
@@ -27,7 +28,6 @@ from lensaudit.sweep.attempts import StopSignals, failure_of, state_of
 from lensaudit.sweep.plan import (
     ANCHORS,
     COMMAND,
-    PLAN,
     Sweep,
     Unit,
     make_plan,

@@ -18,8 +18,9 @@ from lensaudit.groups import grouped
 from lensaudit.results.integrity import check_result, check_whole
 from lensaudit.results.kinds.eval import EvaluationResult
 from lensaudit.results.kinds.patch import PatchRun, PatchSummary, rows_hash
-from lensaudit.results.locate import Found, LeftOut, locate, missing_in
+from lensaudit.results.locate import Found, LeftOut, locate
 from lensaudit.results.manifest import mark_of, model_in
+from lensaudit.results.planned import missing_in
 from lensaudit.results.reading import part
 from lensaudit.results.roles import ModelRole, attacked_ends_in, clash, ends_in, roles_in
 from lensaudit.scores.estimate import UNMEASURED, Estimate

@@ -5,12 +5,16 @@ from xml.etree import ElementTree
 
 import pytest
 from support import verdict_support as made
+from support.sweep_helpers import toy_run_unit, toy_sweep
 
 from lensaudit.cli.main import run
 from lensaudit.doors.gate import Gated, Policy, gate, read_policy
 from lensaudit.errors import InputError
+from lensaudit.files import make_folder
 from lensaudit.results.manifest import manifest, signed
+from lensaudit.results.planned import missing_in
 from lensaudit.results.run_folder import RunFolder
+from lensaudit.sweep.collect import collect
 from lensaudit.verdict.collect import verdicts
 
 
@@ -350,6 +354,31 @@ def test_a_planned_unit_without_a_result_is_unfinished(folder, tmp_path, capsys)
     assert f"FAIL  {table}: base: npo has no result: failed: out of memory" in said
     (document,) = gate(verdicts([tmp_path / "sweep"]), Policy()).document()["left_out"]
     assert document["unfinished"] is True
+
+
+def test_a_unit_without_a_result_is_unfinished_in_whichever_folder_of_a_sweep(tmp_path):
+    sweep = toy_sweep(tmp_path / "sweep", n=1)
+    made.save_run(sweep.root / "mine", made.summary())
+    toy_run_unit(sweep, sweep.units[-1])
+
+    def open_in(*places):
+        left = gate(verdicts(places), Policy()).left_out
+        return [(one.path, one.reason.partition(":")[0]) for one in left if one.unfinished]
+
+    why = f"not finished; `lensaudit sweep status {sweep.root}` says more"
+    planned = [(str(sweep.file), f"{one} has no result") for one in ("retain", "full")]
+    assert open_in(sweep.root) == planned
+    assert {told: reason for _, told, reason in missing_in([sweep.root])}["full"] == why
+    out = collect(sweep, allow_missing=True)
+    assert open_in(sweep.root) == planned  # not again by what was collected of it
+    nf4 = make_folder(out / "nf4")
+    (nf4 / "to_do.json").write_text('{"m0": "not begun"}')
+    for folder in (out / "base", nf4):
+        made.save_run(folder / "mine", made.summary())
+    named = {one: {place for place, _ in open_in(out / one)} for one in (".", "base", "nf4")}
+    to_do = {one: {str(out / one / "to_do.json")} for one in ("base", "nf4")}
+    assert named == {".": {str(out / "collected.json")}, **to_do}
+    assert open_in(nf4)[0][1] == "m0 (nf4) has no result"
 
 
 def test_a_gate_without_an_audited_model_says_that_there_is_none():

@@ -1,20 +1,25 @@
 """What a table of many checkpoints rests on: counts, columns, and what has no value."""
 
 import csv
+import errno
 import json
+import os
 import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
+from support import verdict_support as made
 from support.sweep_helpers import VALUE, plan_of, publish_values, toy_sweep
 
 from lensaudit.cli.main import run
 from lensaudit.evaluation.log import write_log
 from lensaudit.files import make_folder, write_csv
+from lensaudit.results import locate
 from lensaudit.results.manifest import manifest
 from lensaudit.sweep.collect import COLUMNS, collect
 from lensaudit.sweep.plan import write_plan
@@ -156,6 +161,45 @@ def test_a_collection_that_was_killed_is_made_again(tmp_path, monkeypatch, at):
     monkeypatch.undo()
     collect(toy_sweep(tmp_path))
     assert tree(out).keys() == whole
+
+
+def test_a_collection_reads_each_record_once(tmp_path, monkeypatch):
+    sweep, read = toy_sweep(tmp_path), []
+    for unit in sweep.units:
+        publish_values(sweep, unit, 0, {"toy": VALUE})
+        made.save_run(sweep.unit(unit.id) / "patch", made.summary(source=unit.target))
+
+    def counted(path, read_one):
+        read.append(path)
+        return read_one(path)
+
+    for kind, one in locate._WHOLE.items():
+        monkeypatch.setitem(locate._WHOLE, kind, partial(counted, read_one=one))
+    collect(sweep)
+    assert sorted(read) == sorted({*read})
+    assert len(read) == 2 * len(sweep.units)
+    words = json.loads((tmp_path / "results" / "verdicts.json").read_text())
+    assert [one["model"] for one in words] == ["full", "m0", "m1", "m2", "retain"]
+
+
+def test_a_disk_that_is_full_while_files_are_copied_is_one_line(tmp_path, monkeypatch, capsys):
+    def refused(number):
+        def raises(*_, **__):
+            raise OSError(number, os.strerror(number))
+
+        return raises
+
+    collected(tmp_path / "s")
+    monkeypatch.setattr("os.link", refused(errno.EXDEV))
+    monkeypatch.setattr("shutil.copy2", refused(errno.ENOSPC))
+    arguments = ["sweep", "collect", str(tmp_path / "s"), "--out", str(tmp_path / "out")]
+    assert run(arguments) == 75
+    said = capsys.readouterr().err
+    assert f"{tmp_path}/out/base/retain/eval/" in said
+    assert said.endswith(": no space left on the device; free some and run again\n")
+    assert len(said.splitlines()) == 1
+    monkeypatch.undo()
+    assert run(arguments) == 0
 
 
 def test_a_variant_that_is_in_the_plan_no_more_leaves_a_collection(tmp_path):

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,7 @@ from lensaudit.sweep.attempts import (
     holder,
     state_of,
 )
+from lensaudit.sweep.run import check_anchor
 from lensaudit.sweep.unit import halved
 from lensaudit.sweep.weights import Weights
 
@@ -158,6 +160,26 @@ def test_an_anchor_that_fails_stops_the_run_before_anything_else(tmp_path):
     with pytest.raises(WorkError, match=r"retain failed, all other units wait .*\n.*sweep retry"):
         swept(tmp_path)
     assert calls(tmp_path) == ["retain 404"]
+
+
+def test_an_anchor_that_a_full_disk_stopped_is_tried_again_by_the_next_run(tmp_path):
+    sweep = toy_sweep(tmp_path)
+    behave(tmp_path, "retain", *["full disk"] * MAX_TRIES)
+    said = r"retain is not done, all other units wait for it: no space left\nrun the sweep again"
+    with pytest.raises(TryAgainError, match=said):
+        swept(tmp_path)
+    assert calls(tmp_path) == ["retain full disk"] * MAX_TRIES
+    swept(tmp_path)
+    assert set(names(sweep).values()) == {"done"}
+
+
+def test_an_anchor_whose_failure_found_no_room_in_the_log_is_tried_again(tmp_path):
+    sweep = toy_sweep(tmp_path)
+    state = state_of(sweep, sweep.units[0])
+    with pytest.raises(TryAgainError, match="it was not done"):
+        check_anchor(state)
+    with pytest.raises(WorkError, match="it was not done"):
+        check_anchor(replace(state, name="failed"))
 
 
 def test_out_of_time_stops_between_units_and_the_next_run_goes_on(tmp_path):

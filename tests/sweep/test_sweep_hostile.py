@@ -9,7 +9,7 @@ from support.sweep_helpers import swept, toy_sweep
 
 from lensaudit.cli.main import run
 from lensaudit.errors import InputError, LensAuditError
-from lensaudit.files import write_json
+from lensaudit.files import remove_files, write_json
 from lensaudit.partials import process_name
 from lensaudit.sweep.attempts import MAX_TRIES, claimed, finished, holder, state_of
 from lensaudit.sweep.plan import is_id, read_plan
@@ -155,6 +155,21 @@ def test_every_leftover_of_a_finished_sweep_goes(over, capsys):
     assert not (root / "units" / names["OLD"]).exists()
     sweep = read_plan(root)
     assert all(finished(sweep, unit) is not None for unit in sweep.units)
+
+
+def test_a_leftover_that_cannot_be_removed_is_not_called_removed(over, monkeypatch, capsys):
+    root, _ = over
+
+    def some(folder, files):
+        if folder.parent.name == "work":
+            raise InputError(f"{folder}: access refused")
+        return remove_files(folder, files)
+
+    monkeypatch.setattr("lensaudit.sweep.upkeep.remove_files", some)
+    assert run(["sweep", "gc", str(root)]) == 2
+    said = [line.removeprefix("removed: ") for line in capsys.readouterr().out.splitlines()]
+    assert said
+    assert not [path for path in said if os.path.exists(path)]
 
 
 @pytest.mark.parametrize("kind", ["file", "link"])

@@ -24,6 +24,7 @@ from lensaudit.sweep.planning import (
     work_of,
 )
 from lensaudit.sweep.unit import stage
+from lensaudit.text import digest
 
 
 def test_patterns_roles_and_aliases_name_published_checkpoints_once():
@@ -50,6 +51,16 @@ def test_a_damaged_checkpoint_is_planned_and_costs_itself(tmp_path, capsys):
     assert "cut: planned, and will fail: " in capsys.readouterr().err
     found = {one.name: one.weights for one in read_plan(tmp_path / "s").targets}
     assert (found["cut"], found["demo/idknll"] is None) == (None, False)
+
+
+def test_a_copy_that_a_pattern_brings_is_measured_once_and_says_so(tmp_path, capsys):
+    for name, source in (("a", "npo"), ("b", "npo"), ("c", "idknll")):
+        shutil.copytree(EMBEDDED / source, tmp_path / name)
+    ends = ("--retain", "demo/retain", "--full", "demo/full", "--data", "demo")
+    assert planned(tmp_path / "s", f"{tmp_path}/[a-c]", more=[*SMALL, *ends]) == 0
+    line = f"{tmp_path / 'b'} has the weights of {tmp_path / 'a'}: measured once, as a\n"
+    assert line in capsys.readouterr().err
+    assert [one.name for one in read_plan(tmp_path / "s").targets][2:] == ["a", "c"]
 
 
 def test_a_folder_is_itself_also_where_its_name_looks_like_a_pattern(tmp_path, monkeypatch):
@@ -138,6 +149,50 @@ def test_a_plan_is_written_once_and_read_back(tmp_path, capsys):
     for more in (SMALL, (*SMALL, "--dry-run")):
         assert planned(tmp_path, "demo/idknll", more=more) == 2
         assert "holds another plan" in capsys.readouterr().err
+
+
+def test_a_folder_takes_a_plan_that_keeps_its_units(tmp_path, capsys):
+    assert planned(tmp_path, "demo/npo") == 0
+    few = {*read_plan(tmp_path).units}
+    assert planned(tmp_path, "demo/npo", "demo/idknll") == 0
+    many = {*read_plan(tmp_path).units}
+    assert few < many
+    capsys.readouterr()
+    assert planned(tmp_path, "demo/idknll") == 2
+    said = "these units of it are not in this one: demo/npo; plan them too"
+    assert said in capsys.readouterr().err
+    assert {*read_plan(tmp_path).units} == many
+
+
+def test_a_project_that_was_moved_is_planned_again_in_its_folder(tmp_path):
+    (tmp_path / "old").mkdir()
+    shutil.copytree(EMBEDDED / "npo", tmp_path / "old" / "npo")
+    rows = "".join(f"{json.dumps(row)}\n" for row in embedded_rows("forget"))
+    (tmp_path / "old" / "rows.jsonl").write_text(rows)
+
+    def plan(place):
+        ends = f"--full demo/full --retain demo/retain --data {place}/rows.jsonl"
+        assert planned(place / "s", place / "npo", more=("--metric uds --limit 2", ends)) == 0
+        return read_plan(place / "s")
+
+    before = plan(tmp_path / "old")
+    (tmp_path / "old").rename(tmp_path / "new")
+    after = plan(tmp_path / "new")
+    assert after.units == before.units
+    assert after.by_name["npo"].repo == str(tmp_path / "new" / "npo")
+    assert after.conditions.data == str(tmp_path / "new" / "rows.jsonl")
+
+
+def test_a_plan_of_an_earlier_version_is_refused_at_once_and_made_again(tmp_path, capsys):
+    assert planned(tmp_path, "demo/npo") == 0
+    sweep, path = read_plan(tmp_path), tmp_path / "plan.json"
+    earlier = {**sweep.content, "schema": 1, "units": []}
+    path.write_text(json.dumps(earlier | {"hash": digest(earlier)}))
+    assert command("sweep run", tmp_path) == 2
+    said = "is not a plan of this version (schema 1, wanted 2); plan again with `lensaudit sweep"
+    assert said in capsys.readouterr().err
+    assert planned(tmp_path, "demo/npo") == 0
+    assert read_plan(tmp_path) == sweep
 
 
 def test_a_plan_that_is_there_is_read_where_nobody_writes(tmp_path, monkeypatch):

@@ -1,0 +1,70 @@
+"""Planned units of sweeps that have no result.
+
+The folder of a sweep says so by its plan, what `sweep collect` wrote by a list, and the folder of
+one variant by a list of its own.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+
+from lensaudit.errors import InputError
+from lensaudit.files import read_json
+from lensaudit.results.keyed import keyed_document
+from lensaudit.results.locate import COLLECTED, NO_RESULTS, folders_below
+from lensaudit.results.manifest import is_signed, signed_object
+from lensaudit.results.reading import JsonObject, json_object, part
+
+PLAN = "plan.json"
+UNITS = "units"
+"""Beside a plan: a folder for each finished unit."""
+RESULT = "result.json"
+TO_DO = "to_do.json"
+"""Model -> why it has no result, beside the folders of those that have one."""
+
+
+def unit_label(model: str, variant: str) -> str:
+    """Name of a unit in messages."""
+    return model if variant == "base" else f"{model} ({variant})"
+
+
+def missing_in(places: Iterable[Path]) -> Iterator[tuple[Path, str, str]]:
+    """Planned units of sweeps that have no result: file that says so, unit, and why.
+
+    Raises:
+        InputError: such a file was edited.
+    """
+    for place in places:
+        told = set[Path]()
+        for folder, names in folders_below(place, skipped=NO_RESULTS, links=True):
+            # a plan counts before what was collected of it, and that before its variants
+            inner = not told.isdisjoint(folder.parents)
+            for file in (folder / name for name in _READ if name in names and not inner):
+                lacks = _READ[file.name](file)
+                told |= {folder for _ in lacks}
+                yield from ((file, unit, str(why)) for unit, why in lacks.items())
+
+
+def _of_plan(file: Path) -> JsonObject:
+    """Units of a plan without a result; none of a plan of `meta`, or of another program."""
+    content = part(read_json(file))
+    if "command" in content or "anchors" not in content:
+        return {}
+    if not is_signed({"check": content.pop("hash", None), **content}):
+        raise InputError(f"{file}: was changed after it was made; plan the sweep again")
+    return {
+        unit_label(one["target"], one["variant"]): (
+            f"not finished; `lensaudit sweep status {file.parent}` says more"
+        )
+        for one in content["units"]
+        if keyed_document(file.parent / UNITS / one["id"] / RESULT, one["id"]) is None
+    }
+
+
+_READ: Mapping[str, Callable[[Path], JsonObject]] = {
+    PLAN: _of_plan,
+    COLLECTED: lambda file: part(signed_object(file), "missing"),
+    TO_DO: lambda file: {
+        unit_label(one, file.parent.name): why for one, why in json_object(file).items()
+    },
+}
+"""Files that say what is missing -> how each is read."""
