@@ -1,5 +1,7 @@
 import contextlib
+import copy
 import functools
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -298,6 +300,41 @@ def test_only_wrappers_at_which_nobody_listens_are_left_out(tiny, ragged, monkey
     after = dict(model.original_model.named_modules())
     assert list(after) == list(before)
     assert all(after[name] is one for name, one in before.items())
+
+
+def test_a_pass_of_another_thread_waits_for_wrappers_that_are_left_out(tiny, ragged):
+    model, tokens = tiny(), make_batch(ragged).tokens
+    reached, onward, edits = threading.Event(), threading.Event(), {1: lambda resid: resid * 2}
+
+    def stop(value, hook):
+        reached.set()
+        onward.wait(20)
+
+    def edited():
+        with intervening(model, edits):
+            return logits_of(model, tokens)
+
+    def held():
+        with model.hooks(fwd_hooks=[("blocks.0.hook_out", stop)]):
+            logits_of(model, tokens)
+
+    alone = edited()
+    with ThreadPoolExecutor(2) as threads:
+        one = threads.submit(held)
+        reached.wait(20)
+        other = threads.submit(edited)
+        time.sleep(0.05)
+        onward.set()
+        one.result()
+        assert torch.equal(other.result(), alone)
+
+
+def test_a_bridge_that_ran_can_be_copied(tiny, ragged):
+    model, tokens = tiny(), make_batch(ragged).tokens
+    plain = logits_of(model, tokens)
+    copied = copy.deepcopy(model)
+    assert torch.equal(logits_of(copied, tokens), plain)
+    assert booting._turn(copied) is not booting._turn(model)
 
 
 def test_a_module_that_was_exchanged_is_the_one_that_runs(tiny, ragged):
