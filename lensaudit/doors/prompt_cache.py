@@ -64,15 +64,9 @@ def cache_prompts(
     hf: Any = model.original_model
     some = next(hf.parameters())
     dtype = next((key for key, one in DTYPES.items() if one == some.dtype), None)
-    trains = any(one.training for one in hf.modules())  # the bridge's own flag may be another
-    if trains or dtype is None:
-        what = "is in training mode; call model.eval()" if dtype else f"has weights of {some.dtype}"
-        raise InputError(f"{name}: {what}; wanted eval mode and {', '.join(DTYPES)}")
-    if hooks := user_hooks(model):
-        raise InputError(
-            f"{name}: carries hooks ({hooks[0]}); remove them, as its cache is found by what the "
-            "model computes without them"
-        )
+    if dtype is None:
+        raise InputError(f"{name}: has weights of {some.dtype}; wanted {', '.join(DTYPES)}")
+    _check_found_again(model, name)
     ids = [tuple(model.tokenizer(text)["input_ids"]) for text in texts]
     if not ids or not all(ids):
         raise InputError(f"{name}: prompt {ids.index(()) if () in ids else 0} holds no token")
@@ -102,6 +96,39 @@ def cache_prompts(
         batch_size=batch_size,
         provenance={"made": "cache_prompts", "texts": list(texts)},
     )
+
+
+def _check_found_again(model: TransformerBridge, name: str) -> None:
+    """Refuse a model that computes something else than its content hash says."""
+    hf: Any = model.original_model
+    if any(one.training for one in hf.modules()):  # the bridge's own flag may be another
+        raise InputError(f"{name}: is in training mode; call model.eval()")
+    if hooks := user_hooks(model):
+        raise InputError(
+            f"{name}: carries hooks ({hooks[0]}); remove them, as its cache is found by what the "
+            "model computes without them"
+        )
+    for at, one in hf.named_modules():
+        if "forward" in vars(one) and _package(one.forward) not in LIBRARIES:
+            raise InputError(
+                f"{name}: {at or 'the model'} has another forward than its class; make it a "
+                "module of its own, as its cache is found by types and attributes"
+            )
+
+
+LIBRARIES = ("accelerate", "lensaudit", "peft", "torch", "transformer_lens", "transformers")
+"""Packages that give a module another forward, which computes the same."""
+
+
+def _package(function: Any) -> str:
+    """Where a function is written, whatever it says that it wraps.
+
+    >>> _package(safetensors.torch.save)
+    'safetensors'
+    """
+    inner = getattr(function, "func", function)
+    code = getattr(inner, "__func__", inner)
+    return getattr(code, "__globals__", {}).get("__name__", "").partition(".")[0]
 
 
 def export_safetensors(activations: Activations, folder: Place) -> list[Path]:

@@ -12,9 +12,14 @@ from torch import Tensor
 from lensaudit.text import digest
 
 _NO_PART = frozenset(
-    {"_name_or_path", "_commit_hash", "architectures", "dtype", "transformers_version"}
+    {
+        *("_name_or_path", "_commit_hash", "architectures", "dtype", "transformers_version"),
+        *("_is_hf_initialized", "_output_capturing_hooks_installed", "name_or_path"),
+        *vars(torch.nn.Module()),
+    }
 )
-"""Entries of a configuration that move no number: names, versions, what the weights say."""
+"""Entries of a configuration or module that move no number, or that are read elsewhere: names,
+versions, what the weights say, what was done, where PyTorch keeps weights, submodules, hooks."""
 
 
 def readout_rows(model: Any) -> Float[Tensor, "token d_model"]:
@@ -31,18 +36,36 @@ def computing_hash(model: Any) -> str:
     """Content hash of all that decides what a Hugging Face model in eval mode computes.
 
     Besides the weights: configuration, buffers that no checkpoint holds (rotary frequencies), and
-    which adapters act, how strongly.
+    of each module its type and its attributes that are numbers, texts, tensors, or tuples, lists
+    and mappings of numbers and texts, such as which adapters act, how strongly. Not: code.
     """
     config = json.loads(model.config.to_json_string(use_diff=False), object_hook=_deciding)
-    adapters = [
-        f"{name} {one.active_adapters} {one.disable_adapters} {one.merged_adapters} "
-        f"{getattr(one, 'scaling', None)}"
-        for name, one in model.named_modules()
-        if hasattr(type(one), "merged_adapters")  # a layer of PEFT; a wrapper has what it wraps
-    ]
-    constants = _hashed(dict(model.named_buffers()))
-    how = json.dumps([type(model).__name__, config, adapters, constants], sort_keys=True)
-    return f"memory:{digest([memory_hash(model), how])}"
+    modules = dict(model.named_modules())
+    held = {
+        f"{at} {name}": value
+        for at, one in modules.items()
+        if not type(one).__module__.startswith("transformer_lens.")  # which note what they did
+        for name, value in _deciding(vars(one)).items()
+    }
+    tensors = {name: one for name, one in held.items() if isinstance(one, Tensor)}
+    constants = _hashed(dict(model.named_buffers()) | tensors)
+    how = [f"{name} {type(one)}" for name, one in modules.items()]
+    how += [f"{name} {one!r}" for name, one in held.items() if _is_plain(one)]
+    how += [json.dumps(config, sort_keys=True), constants]
+    return f"memory:{digest([memory_hash(model), *how])}"
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether its text says all of it.
+
+    >>> _is_plain((1, "a", [None, {"b": 0.5}])), _is_plain([print])
+    (True, False)
+    """
+    if isinstance(value, dict):
+        value = (*value, *value.values())
+    if isinstance(value, tuple | list):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, int | float | str)
 
 
 def _deciding(part: dict[str, Any]) -> dict[str, Any]:

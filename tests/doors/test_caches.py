@@ -63,20 +63,25 @@ def test_it_is_found_again_by_weights_and_tokens_and_nothing_else(bridge, tmp_pa
 
 def test_a_key_is_that_of_all_that_decides_what_is_computed(bridge, tmp_path):
     hf = bridge.original_model
-    with torch.no_grad():
-        hf(torch.tensor([[5, 6]]), output_hidden_states=True)  # whose hooks stay, and edit nothing
+    attn, mlp = (getattr(bridge.blocks[3], one).original_component for one in ("attn", "mlp"))
     keys = []
-    for change in (
+    changes = (
         lambda: None,
         lambda: hf.config.update({"_name_or_path": "elsewhere"}),
+        lambda: hf(torch.tensor([[5, 6]]), output_hidden_states=True),  # whose hooks edit nothing
         lambda: hf.model.rotary_emb.inv_freq.mul_(2),
         lambda: hf.config.update({"rms_norm_eps": 0.1}),
-    ):
+        lambda: setattr(mlp, "act_fn", torch.nn.ReLU().eval()),
+        lambda: setattr(attn, "scaling", attn.scaling * 4),
+        lambda: setattr(mlp, "steer", {3: 1.0}),
+        lambda: setattr(mlp, "direction", torch.ones(2)),
+    )
+    for change in changes:
         change()
         with la.cache_prompts(bridge, TEXTS[0], name="mine", root=tmp_path) as cache:
             keys.append(cache.fingerprint.weights)
-    assert keys[0] == keys[1]
-    assert len({*keys}) == 3
+    assert keys[0] == keys[1] == keys[2]
+    assert len({*keys}) == len(changes) - 2
 
 
 def test_an_adapter_that_is_switched_off_is_another_model(tmp_path):
@@ -134,10 +139,23 @@ def test_a_shard_has_the_arrays_that_its_page_names(bridge, tmp_path):
             TEXTS,
             r"carries hooks \(model.layers.3\)",
         ),
+        (
+            lambda one: setattr(one.blocks[3].mlp.original_component, "forward", lambda x: x * 0),
+            TEXTS,
+            "layers.3.* has another forward than its class",
+        ),
         (lambda one: None, [], "holds no token"),
         (lambda one: one.to(torch.float64), TEXTS, "weights of torch.float64"),
     ],
-    ids=["training", "training underneath", "hooks", "torch hooks", "no prompt", "double"],
+    ids=[
+        "training",
+        "training underneath",
+        "hooks",
+        "torch hooks",
+        "forward",
+        "no prompt",
+        "double",
+    ],
 )
 def test_what_cannot_be_kept_is_one_line(bridge, tmp_path, spoil, prompts, said):
     spoil(bridge)
