@@ -18,9 +18,11 @@ from lensaudit.data.spans import Encoded
 from lensaudit.errors import InputError
 from lensaudit.files import make_folder, write_bytes
 from lensaudit.models.bridge import DTYPES, TransformerBridge, bridged, n_layers, user_hooks
+from lensaudit.models.checkpoint import open_model
 from lensaudit.models.conditions import EAGER, batch_policy
 from lensaudit.models.device import device_class
 from lensaudit.models.in_memory import computing_hash
+from lensaudit.models.registry import lasting_name
 from lensaudit.settings import Place, activations_folder, named
 from lensaudit.steer.generate import texts_of
 from lensaudit.text import digest
@@ -37,7 +39,7 @@ def cache_prompts(
     """The stream after each block at every position of some texts; kept, and found again.
 
     Prompts are batched with padding on the right, which no position before it sees. What is there
-    already is read, whatever it was called; a text's number is its place in `prompts`.
+    already is read; a text's number is its place in `prompts`.
 
     Args:
         model: any bridge, in eval mode; or a model's name, which is loaded in float32.
@@ -52,11 +54,15 @@ def cache_prompts(
 
     Raises:
         InputError: no text, or one without a token; or the model trains, carries hooks, or is of
-            another type.
+            another type; or the streams are there under another name than the one given.
         WorkError: an activation is not finite.
     """
+    given, provenance = name, dict[str, Any](made="cache_prompts")
     if isinstance(model, str | Path):
         name = name or named(model)
+        checkpoint = open_model(named(model))
+        files = [checkpoint.weights, checkpoint.tokenizer]
+        provenance |= {"model": lasting_name(checkpoint.spec), "files": files}
     model = bridged(model, "cache_prompts")
     if not name:
         raise InputError("cache_prompts: name=… is missing; wanted what the cache is called")
@@ -87,15 +93,22 @@ def cache_prompts(
         d_model=hf.config.hidden_size,
         positions="all",
     )
-    return fill(
+    found = fill(
         ActivationStore(root or activations_folder()),
         fingerprint,
         encoded,
         name=name,
         load=lambda: model,
         batch_size=batch_size,
-        provenance={"made": "cache_prompts", "texts": list(texts)},
+        provenance=provenance | {"texts": list(texts)},
     )
+    if found.spec.name != (given or found.spec.name):
+        found.close()
+        raise InputError(
+            f"cache_prompts(name={given!r}): these streams are there, called {found.spec.name!r}; "
+            "give that name, or another root"
+        )
+    return found
 
 
 def _check_found_again(model: TransformerBridge, name: str) -> None:

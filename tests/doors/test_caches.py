@@ -1,6 +1,7 @@
 """Caches of a bridge in memory: written, found, read and exported like those of a checkpoint."""
 
 import re
+import shutil
 
 import h5py
 import pytest
@@ -48,8 +49,10 @@ def test_it_is_found_again_by_weights_and_tokens_and_nothing_else(bridge, tmp_pa
     with la.cache_prompts(bridge, TEXTS, name="mine", root=tmp_path) as first:
         folder = first.folder
     monkeypatch.setattr("lensaudit.activations.fill.residuals", lambda *a, **k: pytest.fail("ran"))
-    with la.cache_prompts(bridge, TEXTS, name="another name", root=tmp_path) as again:
+    with la.cache_prompts(bridge, TEXTS, name="mine", root=tmp_path) as again:
         assert again.folder == folder
+    with pytest.raises(InputError, match="are there, called 'mine'; give that name"):
+        la.cache_prompts(bridge, TEXTS, name="another name", root=tmp_path)
     with la.open_activations("mine", root=tmp_path) as named:
         assert named.folder == folder
     monkeypatch.undo()
@@ -59,6 +62,18 @@ def test_it_is_found_again_by_weights_and_tokens_and_nothing_else(bridge, tmp_pa
         next(bridge.original_model.parameters())[0, 0] += 1e-3
     with la.cache_prompts(bridge, TEXTS, name="trained on", root=tmp_path) as other:
         assert other.folder != folder
+
+
+def test_a_name_opens_streams_of_the_weights_that_lie_there_now(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(resolve("demo/npo", load_registry()).local, "ck")
+    la.cache_prompts("ck", TEXTS[0], root="kept").close()
+    la.open_activations("ck", root="kept", positions="all").close()
+    weights = safetensors.torch.load_file("ck/model.safetensors")
+    changed = {name: one / 2 for name, one in weights.items()}
+    safetensors.torch.save_file(changed, "ck/model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(InputError, match="cached of other weights"):
+        la.open_activations("ck", root="kept", positions="all")
 
 
 def test_a_key_is_that_of_all_that_decides_what_is_computed(bridge, tmp_path):
