@@ -22,7 +22,7 @@ from lensaudit.models.device import one_memory_error
 from lensaudit.models.large.slices import follow_slices
 from lensaudit.models.large.streaming import streamed
 from lensaudit.models.linear import LOOPED, Widened
-from lensaudit.models.wrappers import SAME_BITS, unheard_left_out
+from lensaudit.models.wrappers import OWN_HOOKS, SAME_BITS, n_hooks, unheard_left_out
 from lensaudit.types import Tokens
 
 _ONE_AT_A_TIME = threading.Lock()
@@ -98,6 +98,7 @@ def booted(model: Any, tokenizer: Any) -> TransformerBridge:
             raise LookupError(f"the model has no {hollow[0]}")
     if type(model).__name__ in SAME_BITS:
         bridge.__class__ = _Bridge
+    vars(bridge)[OWN_HOOKS] = {one.name: n_hooks(one) for one in bridge.hook_points()}
     if brings := streamed(model):
         follow_slices(bridge, brings)
     return bridge

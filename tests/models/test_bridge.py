@@ -180,6 +180,16 @@ def test_a_hook_of_pytorch_is_the_user_s_and_one_of_a_library_is_not(tiny, ragge
     assert user_hooks(model) == []
 
 
+def test_hooks_that_transformerlens_sets_for_opt_are_not_the_user_s(tiny_tokenizer):
+    changes = {"num_hidden_layers": 1, "ffn_dim": 48, "word_embed_proj_dim": 32}
+    model = bridge_from(support.tiny_model_of("OPT", **changes), tiny_tokenizer)
+    assert any(one.fwd_hooks for one in model.hook_points())
+    for one in (model, copy.deepcopy(model)):
+        assert user_hooks(one) == []
+        with intervening(one, {0: lambda resid: resid}):
+            assert user_hooks(one) == ["blocks.0.hook_out"]
+
+
 def test_threads_bridge_their_models_in_turn(tiny, monkeypatch):
     boot, plain = TransformerBridge.boot_transformers, source.load_modality_processor
     inside, most = [], []
