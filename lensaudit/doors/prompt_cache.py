@@ -23,6 +23,7 @@ from lensaudit.models.conditions import EAGER, batch_policy
 from lensaudit.models.device import device_class
 from lensaudit.models.in_memory import computing_hash
 from lensaudit.models.registry import lasting_name
+from lensaudit.models.sizes import context_of
 from lensaudit.settings import Place, activations_folder, named
 from lensaudit.steer.generate import texts_of
 from lensaudit.text import digest
@@ -53,8 +54,9 @@ def cache_prompts(
     torch.Size([16, 4, 64])
 
     Raises:
-        InputError: no text, or one without a token; or the model trains, carries hooks, or is of
-            another type; or the streams are there under another name than the one given.
+        InputError: no text, or one without a token or longer than the context; or the model
+            trains, carries hooks, or is of another type; or the streams are there under another
+            name than the one given.
         WorkError: an activation is not finite.
     """
     given, provenance = name, dict[str, Any](made="cache_prompts")
@@ -76,6 +78,9 @@ def cache_prompts(
     ids = [tuple(model.tokenizer(text)["input_ids"]) for text in texts]
     if not ids or not all(ids):
         raise InputError(f"{name}: prompt {ids.index(()) if () in ids else 0} holds no token")
+    longest = max(range(len(ids)), key=lambda at: len(ids[at]))
+    if problem := context_of(hf.config).too_long(len(ids[longest])):
+        raise InputError(f"{name}: prompt {longest} has {problem}")
     encoded = [
         Encoded(idx, idx, tokens, len(tokens), 0, len(tokens)) for idx, tokens in enumerate(ids)
     ]

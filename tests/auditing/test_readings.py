@@ -57,6 +57,7 @@ def test_steering_generates_what_hooks_by_hand_do(full):
     ("prompts", "directions", "said"),
     [
         ([], {}, "empty prompt"),
+        ("a " * 600, {}, "tokens, longer than the model's context of 512"),
         ("Who?", {16: torch.ones(64)}, "layers 0 to 15"),
         ("Who?", {1: torch.ones(4)}, r"wanted \(64,\)"),
     ],

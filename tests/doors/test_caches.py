@@ -160,6 +160,7 @@ def test_a_shard_has_the_arrays_that_its_page_names(bridge, tmp_path):
             "layers.3.* has another forward than its class",
         ),
         (lambda one: None, [], "holds no token"),
+        (lambda one: None, ["I", "a " * 600], r"prompt 1 has \d+ tokens, longer than the model's"),
         (lambda one: one.to(torch.float64), TEXTS, "weights of torch.float64"),
     ],
     ids=[
