@@ -170,6 +170,7 @@ def test_a_shard_has_the_arrays_that_its_page_names(bridge, tmp_path):
         "torch hooks",
         "forward",
         "no prompt",
+        "long",
         "double",
     ],
 )
