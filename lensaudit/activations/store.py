@@ -13,6 +13,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
+from operator import index
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +96,10 @@ class ExampleActivations:
 
         Raises:
             ValueError: a position was not cached.
+            InputError: they are a mask.
         """
+        if positions.dtype == torch.bool:
+            raise InputError(f"example idx {self.idx}: found a mask, wanted token positions")
         rows = torch.searchsorted(self.positions, positions)
         cached = rows < len(self.positions)
         cached &= self.positions[rows.clamp(max=len(self.positions) - 1)] == positions
@@ -345,9 +349,11 @@ class Activations(InUse):
             InputError: the cache does not hold the example or a layer, or `layers` is no list.
             VerificationError: the bytes on disk are not those that were written.
         """
-        if isinstance(layers, int):
-            raise InputError(f"layers={layers}: wanted several, in a list: [{layers}]")
-        slabs = self.slabs(idx, range(self.n_layers) if layers is None else layers)
+        try:
+            chosen = [*map(index, range(self.n_layers) if layers is None else layers)]
+        except TypeError as error:
+            raise InputError(f"layers={layers!r:.40}: wanted several, in a list: [9]") from error
+        slabs = self.slabs(idx, chosen)
         return ExampleActivations(
             idx=idx,
             token_ids=torch.from_numpy(slabs.token_ids),

@@ -6,6 +6,7 @@ of `lensaudit cache`.
 """
 
 from collections.abc import Sequence
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,8 @@ def cache_prompts(
     model = bridged(model, "cache_prompts")
     if not name:
         raise InputError("cache_prompts: name=… is missing; wanted what the cache is called")
+    if not isinstance(batch_size, Integral) or batch_size < 1:
+        raise InputError(f"cache_prompts(batch_size={batch_size!r:.40}): wanted at least 1")
     texts = texts_of("cache_prompts", prompts)
     hf: Any = model.original_model
     some = next(hf.parameters())

@@ -102,7 +102,7 @@ def clamp(
     def intervention(resid: Resid) -> Resid:
         wide = resid.float()
         component = wide @ unit.to(wide.device)
-        wanted = to.to(component).unsqueeze(1) if isinstance(to, Tensor) else to
+        wanted = to.to(component).reshape(-1, 1) if isinstance(to, Tensor) else to
         shift = (wanted - component).unsqueeze(-1) * unit.to(wide.device)
         return within(mask, (wide + shift).to(resid.dtype), resid)
 

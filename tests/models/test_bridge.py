@@ -190,6 +190,13 @@ def test_hooks_that_transformerlens_sets_for_opt_are_not_the_user_s(tiny_tokeniz
             assert user_hooks(one) == ["blocks.0.hook_out"]
 
 
+@pytest.mark.parametrize("device", ["auto", torch.device("cpu")])
+def test_a_device_is_a_word_of_the_settings_or_one_of_pytorch(device, tiny_checkpoint):
+    wanted = la.load_model(tiny_checkpoint, device="cpu").cfg.device
+    if device != "auto" or not torch.cuda.is_available():
+        assert la.load_model(tiny_checkpoint, device=device).cfg.device == wanted
+
+
 def test_threads_bridge_their_models_in_turn(tiny, monkeypatch):
     boot, plain = TransformerBridge.boot_transformers, source.load_modality_processor
     inside, most = [], []

@@ -47,6 +47,14 @@ def test_clamping_sets_the_component_and_nothing_else(seed):
     assert torch.allclose(project_out(direction)(found), project_out(direction)(resid), atol=1e-4)
 
 
+@pytest.mark.misuse
+def test_a_number_may_be_a_tensor_without_axes():
+    resid, direction, _ = draw(0)
+    assert torch.equal(
+        clamp(direction, to=torch.tensor(2.0))(resid), clamp(direction, to=2.0)(resid)
+    )
+
+
 def test_replacing_takes_the_source_where_the_mask_holds():
     resid, _, mask = draw(0)
     found = replace_at(resid + 1, mask)(resid)
