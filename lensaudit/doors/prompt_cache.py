@@ -1,7 +1,7 @@
 """Residual caches of any bridge model, for code that asks questions of its own.
 
-A cache is found again by what decides its numbers: the model in memory (weights, configuration,
-adapters that act), the tokens, the data type, the device. `la.open_activations` reads it like one
+A cache is found again by what decides its numbers: the model in memory (`prompt_key`), the tokens,
+the data type, the device. `la.open_activations` reads it like one
 of `lensaudit cache`.
 """
 
@@ -16,13 +16,13 @@ from lensaudit.activations.fill import CACHE_BATCH, encoded_hash, fill
 from lensaudit.activations.spec import HOOKS, Fingerprint
 from lensaudit.activations.store import Activations, ActivationStore
 from lensaudit.data.spans import Encoded
+from lensaudit.doors.prompt_key import check_hashable, computing_hash
 from lensaudit.errors import InputError
 from lensaudit.files import make_folder, write_bytes
-from lensaudit.models.bridge import DTYPES, TransformerBridge, bridged, n_layers, user_hooks
+from lensaudit.models.bridge import DTYPES, TransformerBridge, bridged, n_layers
 from lensaudit.models.checkpoint import open_model
 from lensaudit.models.conditions import EAGER, batch_policy
 from lensaudit.models.device import device_class
-from lensaudit.models.in_memory import computing_hash
 from lensaudit.models.registry import lasting_name
 from lensaudit.models.sizes import context_of
 from lensaudit.settings import Place, activations_folder, named
@@ -77,7 +77,7 @@ def cache_prompts(
     dtype = next((key for key, one in DTYPES.items() if one == some.dtype), None)
     if dtype is None:
         raise InputError(f"{name}: has weights of {some.dtype}; wanted {', '.join(DTYPES)}")
-    _check_found_again(model, name)
+    check_hashable(model, name)
     ids = [tuple(model.tokenizer(text)["input_ids"]) for text in texts]
     if not ids or not all(ids):
         raise InputError(f"{name}: prompt {ids.index(()) if () in ids else 0} holds no token")
@@ -117,39 +117,6 @@ def cache_prompts(
             "give that name, or another root"
         )
     return found
-
-
-def _check_found_again(model: TransformerBridge, name: str) -> None:
-    """Refuse a model that computes something else than its content hash says."""
-    hf: Any = model.original_model
-    if any(one.training for one in hf.modules()):  # the bridge's own flag may be another
-        raise InputError(f"{name}: is in training mode; call model.eval()")
-    if hooks := user_hooks(model):
-        raise InputError(
-            f"{name}: carries hooks ({hooks[0]}); remove them, as its cache is found by what the "
-            "model computes without them"
-        )
-    for at, one in hf.named_modules():
-        if "forward" in vars(one) and _package(one.forward) not in LIBRARIES:
-            raise InputError(
-                f"{name}: {at or 'the model'} has another forward than its class; make it a "
-                "module of its own, as its cache is found by types and attributes"
-            )
-
-
-LIBRARIES = ("accelerate", "lensaudit", "peft", "torch", "transformer_lens", "transformers")
-"""Packages that give a module another forward, which computes the same."""
-
-
-def _package(function: Any) -> str:
-    """Where a function is written, whatever it says that it wraps.
-
-    >>> _package(safetensors.torch.save)
-    'safetensors'
-    """
-    inner = getattr(function, "func", function)
-    code = getattr(inner, "__func__", inner)
-    return getattr(code, "__globals__", {}).get("__name__", "").partition(".")[0]
 
 
 def export_safetensors(activations: Activations, folder: Place) -> list[Path]:
