@@ -349,11 +349,10 @@ class Activations(InUse):
             InputError: the cache does not hold the example or a layer, or `layers` is no list.
             VerificationError: the bytes on disk are not those that were written.
         """
-        try:
-            chosen = [*map(index, range(self.n_layers) if layers is None else layers)]
-        except TypeError as error:
-            raise InputError(f"layers={layers!r:.40}: wanted several, in a list: [9]") from error
-        slabs = self.slabs(idx, chosen)
+        if isinstance(layers, int):
+            raise InputError(f"layers={layers}: wanted several, in a list: [{layers}]")
+        chosen = range(self.n_layers) if layers is None else layers
+        slabs = self.slabs(idx, [*map(index, chosen)])  # also those of an array
         return ExampleActivations(
             idx=idx,
             token_ids=torch.from_numpy(slabs.token_ids),

@@ -22,7 +22,7 @@ from lensaudit.models.device import one_memory_error
 from lensaudit.models.large.slices import follow_slices
 from lensaudit.models.large.streaming import streamed
 from lensaudit.models.linear import LOOPED, Widened
-from lensaudit.models.wrappers import OWN_HOOKS, SAME_BITS, n_hooks, unheard_left_out
+from lensaudit.models.wrappers import SAME_BITS, unheard_left_out
 from lensaudit.types import Tokens
 
 _ONE_AT_A_TIME = threading.Lock()
@@ -98,7 +98,9 @@ def booted(model: Any, tokenizer: Any) -> TransformerBridge:
             raise LookupError(f"the model has no {hollow[0]}")
     if type(model).__name__ in SAME_BITS:
         bridge.__class__ = _Bridge
-    vars(bridge)[OWN_HOOKS] = {one.name: n_hooks(one) for one in bridge.hook_points()}
+    vars(bridge)["_own_hooks"] = {  # TransformerLens sets some itself, for OPT
+        one.name: len(one.fwd_hooks + one.bwd_hooks) for one in bridge.hook_points()
+    }
     if brings := streamed(model):
         follow_slices(bridge, brings)
     return bridge
@@ -106,9 +108,10 @@ def booted(model: Any, tokenizer: Any) -> TransformerBridge:
 
 def whole_pass(model: TransformerBridge, tokens: Tokens) -> None:
     """A pass through all wrappers, the blocks' own too."""
-    options = {"return_type": None, "use_cache": False, "logits_to_keep": 1}
     with _turn(model):
-        TransformerBridge.forward(model, tokens, **options)
+        TransformerBridge.forward(
+            model, tokens, return_type=None, use_cache=False, logits_to_keep=1
+        )
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ from lensaudit.models.checkpoint import Checkpoint, load_tokenizer, open_model
 from lensaudit.models.conditions import EAGER
 from lensaudit.models.device import resolve_device
 from lensaudit.models.large.streaming import streamed
-from lensaudit.models.wrappers import OWN_HOOKS, n_hooks, of_user
+from lensaudit.models.wrappers import of_user
 from lensaudit.once import holding, read_once
 from lensaudit.results.reading import place_in
 from lensaudit.settings import Place, named
@@ -400,9 +400,13 @@ def _hooks(layer: int, intervention: Intervention, component: Component) -> list
 
 def user_hooks(model: TransformerBridge) -> list[str]:
     """Names of hook points, and of modules underneath, that carry a hook of the user's."""
-    own = vars(model).get(OWN_HOOKS, {})
+    own = vars(model).get("_own_hooks", {})
     return sorted(
-        {one.name or "?" for one in model.hook_points() if n_hooks(one) > own.get(one.name, 0)}
+        {
+            one.name or "?"
+            for one in model.hook_points()
+            if len(one.fwd_hooks + one.bwd_hooks) > own.get(one.name, 0)
+        }
         | {
             name or "?"
             for name, one in model.original_model.named_modules()

@@ -59,15 +59,6 @@ def of_user(hooks: Hooks) -> bool:
     )
 
 
-OWN_HOOKS = "_own_hooks"
-"""Attribute of a bridge: point -> how many hooks TransformerLens set there, as it does for OPT."""
-
-
-def n_hooks(point: Any) -> int:
-    """Hooks at a hook point, of both directions."""
-    return len(point.fwd_hooks) + len(point.bwd_hooks)
-
-
 @dataclass(frozen=True)
 class _Listeners:
     """Where hooks of some modules stand; TransformerLens empties and fills these mappings."""
