@@ -29,7 +29,7 @@ def files_of(*names: str) -> Checkpoint | None:
 def files_behind(spec: Spec, name: str) -> Checkpoint | None:
     """The files of a name, else of the model that a cache says it was made of.
 
-    None where they are not at hand, or where the cache was made of a model in memory.
+    None where they are not at hand, or where the cache was made of a bridge.
     """
     made_of = spec.provenance.get("model")
     return files_of(name, str(made_of)) if made_of else None
@@ -37,8 +37,9 @@ def files_behind(spec: Spec, name: str) -> Checkpoint | None:
 
 def is_of_weights(spec: Spec, files: Checkpoint) -> bool:
     """Whether a cache was made of these weights, read by this tokenizer."""
-    made = spec.fingerprint
-    return (made.weights, made.tokenizer) == (files.weights, files.tokenizer)
+    made = spec.fingerprint  # in memory weights are called otherwise: `cache_prompts` says both
+    wanted = spec.provenance.get("files", [made.weights, made.tokenizer])
+    return wanted == [files.weights, files.tokenizer]
 
 
 def is_of_rows(spec: Spec, data: Place, files: Checkpoint) -> bool:

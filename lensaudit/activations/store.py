@@ -13,6 +13,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from operator import index
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +92,10 @@ class ExampleActivations:
 
         Raises:
             ValueError: a position was not cached.
+            InputError: they are a mask.
         """
+        if positions.dtype == torch.bool:
+            raise InputError(f"example idx {self.idx}: found a mask, wanted token positions")
         rows = torch.searchsorted(self.positions, positions)
         cached = rows < len(self.positions)
         cached &= self.positions[rows.clamp(max=len(self.positions) - 1)] == positions
@@ -294,7 +298,8 @@ class Activations(InUse):
         """
         if isinstance(layers, int):
             raise InputError(f"layers={layers}: wanted several, in a list: [{layers}]")
-        slabs = self.slabs(idx, range(self.n_layers) if layers is None else layers)
+        chosen = range(self.n_layers) if layers is None else layers
+        slabs = self.slabs(idx, [*map(index, chosen)])  # also those of an array
         return ExampleActivations(
             idx=idx,
             token_ids=torch.from_numpy(slabs.token_ids),

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from hashlib import sha256
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -83,11 +84,13 @@ def forget_set(
         name_or_path: `forget10` (from the Hub), `demo` (embedded), an annotated file, or a folder
             with `forget10.jsonl`.
         exclude: names of `filters()`.
-        limit: at most so many rows, over as many authors as there are (`groups.spread`).
+        limit: at most so many rows, over as many authors as there are (`groups.spread`); from 1.
 
     Raises:
-        InputError: no such set or filter, a wrong file, or nothing left.
+        InputError: no such set or filter, a wrong file or limit, or nothing left.
     """
+    if limit is not None and (not isinstance(limit, Integral) or limit < 1):
+        raise InputError(f"forget_set(limit={limit!r:.40}): wanted a whole number from 1, or None")
     check_filters(exclude)
     every = _named(place_in("forget_set", name_or_path), older=bool(exclude))
     if exclude and not _is_tofu(FORGET10, ((e.idx, e.question, e.answer) for e in every), (0,)):

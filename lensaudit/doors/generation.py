@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import get_args
 
 import torch
 
@@ -44,8 +45,11 @@ def patched_generation(
     it is the unpatched text alone.
 
     Raises:
-        InputError: an empty prompt, or a layer the model lacks.
+        InputError: an empty prompt, a layer the model lacks, or another word for `last_layer`.
     """
+    if last_layer not in get_args(LastLayer):
+        known = ", ".join(get_args(LastLayer))
+        raise InputError(f"patched_generation(last_layer={last_layer!r}): wanted one of {known}")
     ids = full.tokenizer(prompt)["input_ids"]
     chosen = list(range(n_layers(full)) if layers is None else layers)
     if not ids:

@@ -72,19 +72,35 @@ def heatmap(results: Results, *, source: str | None = None, ax: "Axes | None" = 
 
 
 def depth(results: Results, *, ax: "Axes | None" = None) -> "Axes":
-    """One point per source with its 95 % interval, sorted; 0 holds everything, 1 nothing."""
+    """One point per run with its 95 % interval, sorted; 0 holds everything, 1 nothing.
+
+    UDS where it was measured, else the first other score.
+
+    Raises:
+        InputError: a frame of something else.
+    """
     frame = results if isinstance(results, pd.DataFrame) else summaries(results)
-    frame = frame.dropna(subset="value").sort_values("value", ignore_index=True)
+    if lacking := {"source", "value", "low", "high"} - set(frame.columns):
+        raise InputError(f"wanted the frame of frames.summaries(); it lacks {sorted(lacking)}")
+    frame = _of_one_score(frame)
+    frame = frame.dropna(subset=["value"]).sort_values("value", ignore_index=True)
     ax = _axes(ax)
     places = range(len(frame))
     ax.hlines(places, frame["low"], frame["high"], color="0.6")
     ax.plot(frame["value"], places, "o")
     ax.set_yticks(list(places), [_text(source) for source in frame["source"]])
-    label = "unlearning depth: 0 held, 1 erased"
-    if _is(frame, COUNTERFACTUAL):
-        label = "depth beside another question's stream: 0 held, high means nothing"
+    label = next((said for score, said in _DEPTHS.items() if _is(frame, score)), _DEPTH)
     ax.set(xlim=(-0.02, 1.02), xlabel=label)
     return ax
+
+
+_DEPTH = "unlearning depth: 0 held, 1 erased"
+_DEPTHS = {
+    "em": "depth by exact match: 0 held, 1 erased",
+    "lens": "depth by the Logit Lens: 0 held, 1 erased",
+    COUNTERFACTUAL: "depth beside another question's stream: 0 held, high means nothing",
+}
+"""Scores that are not UDS, as the axis calls them."""
 
 
 def effort(results: Results, *, ax: "Axes | None" = None) -> "Axes":
@@ -176,11 +192,7 @@ def _line(ax: "Axes", rows: pd.DataFrame, column: str, label: str, **style: Any)
 
 
 def _layers(results: Results) -> pd.DataFrame:
-    frame = results if isinstance(results, pd.DataFrame) else layers(results)
-    if "score" in frame and len(frame):
-        scores = list(frame["score"].unique())
-        frame = frame[frame["score"] == ("uds" if "uds" in scores else scores[0])]
-    frame = pd.DataFrame(frame)
+    frame = _of_one_score(results if isinstance(results, pd.DataFrame) else layers(results))
     if _is(frame, "em"):
         lost = {name: 1 - frame[f"{name}_em"] for name in ("s1", "s2")}
         ft = frame["s1_lost"] == 1
@@ -193,6 +205,14 @@ def _layers(results: Results) -> pd.DataFrame:
     twice = frame["source"][frame.duplicated(subset=["source", "idx", "layer"])]
     if len(twice):
         raise InputError(f"several runs of {next(iter(twice))}; name the folder of one")
+    return frame
+
+
+def _of_one_score(frame: pd.DataFrame) -> pd.DataFrame:
+    """The rows of UDS; where there are none, those of the first score."""
+    if "score" in frame and len(frame):
+        scores = list(frame["score"].unique())
+        frame = pd.DataFrame(frame[frame["score"] == ("uds" if "uds" in scores else scores[0])])
     return frame
 
 

@@ -1,11 +1,12 @@
 """Residual caches of any bridge model, for code that asks questions of its own.
 
-A cache is found again by what decides its numbers: the model in memory (weights, configuration,
-adapters that act), the tokens, the data type, the device. `la.open_activations` reads it like one
+A cache is found again by what decides its numbers: the model in memory (`prompt_key`), the tokens,
+the data type, the device. `la.open_activations` reads it like one
 of `lensaudit cache`.
 """
 
 from collections.abc import Sequence
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,16 @@ from lensaudit.activations.layers import LayeredActivations
 from lensaudit.activations.spec import HOOKS, Fingerprint
 from lensaudit.activations.store import Activations, CacheStore
 from lensaudit.data.spans import Encoded
+from lensaudit.doors.prompt_key import check_hashable, computing_hash
 from lensaudit.errors import InputError
 from lensaudit.files import make_folder, write_bytes
-from lensaudit.models.bridge import DTYPES, TransformerBridge, n_layers, user_hooks
+from lensaudit.models.bridge import DTYPES, TransformerBridge, n_layers
+from lensaudit.models.checkpoint import open_model
 from lensaudit.models.conditions import EAGER, batch_policy
 from lensaudit.models.device import device_class
-from lensaudit.models.in_memory import computing_hash
 from lensaudit.models.named import bridged
+from lensaudit.models.registry import lasting_name
+from lensaudit.models.sizes import context_of
 from lensaudit.settings import Place, activations_folder, named
 from lensaudit.steer.generate import texts_of
 from lensaudit.text import digest
@@ -39,7 +43,7 @@ def cache_prompts(
     """The stream after each block at every position of some texts; kept, and found again.
 
     Prompts are batched with padding on the right, which no position before it sees. What is there
-    already is read, whatever it was called; a text's number is its place in `prompts`.
+    already is read; a text's number is its place in `prompts`.
 
     Args:
         model: any bridge, in eval mode; or a model's name, which is loaded in float32.
@@ -53,31 +57,35 @@ def cache_prompts(
     torch.Size([16, 4, 64])
 
     Raises:
-        InputError: no text, or one without a token; or the model trains, carries hooks, or is of
-            another type.
+        InputError: no text, or one without a token or longer than the context; or the model
+            trains, carries hooks, or is of another type; or the streams are there under another
+            name than the one given.
         WorkError: an activation is not finite.
     """
+    given, provenance = name, dict[str, Any](made="cache_prompts")
     if isinstance(model, str | Path):
         name = name or named(model)
+        checkpoint = open_model(named(model))
+        files = [checkpoint.weights, checkpoint.tokenizer]
+        provenance |= {"model": lasting_name(checkpoint.spec), "files": files}
     model = bridged(model, "cache_prompts")
     if not name:
         raise InputError("cache_prompts: name=… is missing; wanted what the cache is called")
+    if not isinstance(batch_size, Integral) or batch_size < 1:
+        raise InputError(f"cache_prompts(batch_size={batch_size!r:.40}): wanted at least 1")
     texts = texts_of("cache_prompts", prompts)
     hf: Any = model.original_model
     some = next(hf.parameters())
     dtype = next((key for key, one in DTYPES.items() if one == some.dtype), None)
-    trains = any(one.training for one in hf.modules())  # the bridge's own flag may be another
-    if trains or dtype is None:
-        what = "is in training mode; call model.eval()" if dtype else f"has weights of {some.dtype}"
-        raise InputError(f"{name}: {what}; wanted eval mode and {', '.join(DTYPES)}")
-    if hooks := user_hooks(model):
-        raise InputError(
-            f"{name}: carries hooks ({hooks[0]}); remove them, as its cache is found by what the "
-            "model computes without them"
-        )
+    if dtype is None:
+        raise InputError(f"{name}: has weights of {some.dtype}; wanted {', '.join(DTYPES)}")
+    check_hashable(model, name)
     ids = [tuple(model.tokenizer(text)["input_ids"]) for text in texts]
     if not ids or not all(ids):
         raise InputError(f"{name}: prompt {ids.index(()) if () in ids else 0} holds no token")
+    longest = max(range(len(ids)), key=lambda at: len(ids[at]))
+    if problem := context_of(hf.config).too_long(len(ids[longest])):
+        raise InputError(f"{name}: prompt {longest} has {problem}")
     encoded = [
         Encoded(idx, idx, tokens, len(tokens), 0, len(tokens)) for idx, tokens in enumerate(ids)
     ]
@@ -95,16 +103,22 @@ def cache_prompts(
         d_model=hf.config.hidden_size,
         positions="all",
     )
-    cache = fill(
+    found = fill(
         CacheStore(root or activations_folder()),
         fingerprint,
         encoded,
         name=name,
         load=lambda: model,
         batch_size=batch_size,
-        provenance={"made": "cache_prompts", "texts": list(texts)},
+        provenance=provenance | {"texts": list(texts)},
     )
-    return LayeredActivations.of(cache)
+    if found.spec.name != (given or found.spec.name):
+        found.close()
+        raise InputError(
+            f"cache_prompts(name={given!r}): these streams are there, called {found.spec.name!r}; "
+            "give that name, or another root"
+        )
+    return LayeredActivations.of(found)
 
 
 def export_safetensors(activations: Activations, folder: Place) -> list[Path]:

@@ -8,6 +8,7 @@ import logging
 import threading
 from collections.abc import Iterator
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from torch import Tensor
 from transformer_lens.hook_points import HookPoint
@@ -30,6 +31,15 @@ _FEWEST_TOKENS = 64
 """Of a pass, from which attention by loops takes longer than to look at every call of PyTorch."""
 
 
+_TURNS = WeakKeyDictionary[Any, Any]()
+"""Bridge -> lock of its passes. Outside the bridge: a lock cannot be copied."""
+
+
+def _turn(bridge: Any) -> Any:
+    """The lock under which a bridge runs: a pass of another thread needs its wrappers in place."""
+    return _TURNS.setdefault(bridge, threading.RLock())
+
+
 class _Bridge(TransformerBridge):
     """A bridge that runs without the wrappers that no hook uses, and without loops."""
 
@@ -44,6 +54,7 @@ class _Bridge(TransformerBridge):
         is_long = isinstance(input, Tensor) and input.numel() >= _FEWEST_TOKENS
         looped = is_long and weight.is_cpu and weight.dtype in LOOPED
         with (
+            _turn(self),
             contextlib.nullcontext() if whole else unheard_left_out(self),
             Widened() if looped else contextlib.nullcontext(),
         ):
@@ -87,6 +98,9 @@ def booted(model: Any, tokenizer: Any) -> TransformerBridge:
             raise LookupError(f"the model has no {hollow[0]}")
     if type(model).__name__ in SAME_BITS:
         bridge.__class__ = _Bridge
+    vars(bridge)["_own_hooks"] = {  # TransformerLens sets some itself, for OPT
+        one.name: len(one.fwd_hooks + one.bwd_hooks) for one in bridge.hook_points()
+    }
     if brings := streamed(model):
         follow_slices(bridge, brings)
     return bridge
@@ -94,7 +108,10 @@ def booted(model: Any, tokenizer: Any) -> TransformerBridge:
 
 def whole_pass(model: TransformerBridge, tokens: Tokens) -> None:
     """A pass through all wrappers, the blocks' own too."""
-    TransformerBridge.forward(model, tokens, return_type=None, use_cache=False, logits_to_keep=1)
+    with _turn(model):
+        TransformerBridge.forward(
+            model, tokens, return_type=None, use_cache=False, logits_to_keep=1
+        )
 
 
 @contextlib.contextmanager

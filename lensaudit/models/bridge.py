@@ -14,6 +14,7 @@ from lensaudit.errors import InputError, WorkError
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import Checkpoint, load_tokenizer, open_model
 from lensaudit.models.conditions import EAGER
+from lensaudit.models.device import resolve_device
 from lensaudit.models.large.streaming import streamed
 from lensaudit.models.wrappers import of_user
 from lensaudit.once import holding, read_once
@@ -399,8 +400,13 @@ def _hooks(layer: int, intervention: Intervention, component: Component) -> list
 
 def user_hooks(model: TransformerBridge) -> list[str]:
     """Names of hook points, and of modules underneath, that carry a hook of the user's."""
+    own = vars(model).get("_own_hooks", {})
     return sorted(
-        {one.name or "?" for one in model.hook_points() if one.fwd_hooks or one.bwd_hooks}
+        {
+            one.name or "?"
+            for one in model.hook_points()
+            if len(one.fwd_hooks + one.bwd_hooks) > own.get(one.name, 0)
+        }
         | {
             name or "?"
             for name, one in model.original_model.named_modules()
@@ -428,18 +434,18 @@ def load_model(
     name: Place,
     *,
     dtype: str = "float32",
-    device: str = "cpu",
+    device: str | torch.device = "cpu",
     registry: Place | None = None,
 ) -> TransformerBridge:
     """The bridged model of a registry name, a Hub id with an optional revision, or a folder.
 
     Raises:
-        InputError: unknown, unreachable or not loadable.
+        InputError: unknown, unreachable or not loadable; or no such device here.
     """
     if dtype not in DTYPES:
         raise InputError(f"load_model(dtype={dtype!r}): wanted one of {', '.join(DTYPES)}")
     return load(
         open_model(named(place_in("load_model", name)), registry),
         dtype=DTYPES[dtype],
-        device=device,
+        device=resolve_device(str(device)),
     )

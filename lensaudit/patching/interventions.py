@@ -3,6 +3,7 @@
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, where
 
+from lensaudit.errors import InputError
 from lensaudit.settings import Where
 from lensaudit.types import Intervention, PosMask, Resid
 
@@ -14,7 +15,24 @@ def replace_at(source: Float[Tensor, "*at d"], mask: Bool[Tensor, "*at"]) -> Int
 
     `at` is batch and position; for attention heads also the head.
     """
-    return lambda resid: where(mask.unsqueeze(-1), source.to(resid), resid)
+    return lambda resid: chosen(mask, source.to(resid), resid)
+
+
+def chosen(
+    mask: Bool[Tensor, "*_"], edited: Float[Tensor, "*_"], resid: Float[Tensor, "*at d"]
+) -> Float[Tensor, "*at d"]:
+    """What is edited where the mask holds, the running stream elsewhere.
+
+    Raises:
+        InputError: they are of other rows or positions than this pass, or of another width.
+    """
+    if mask.shape != resid.shape[:-1] or edited.shape != resid.shape:
+        raise InputError(
+            f"an edit of {tuple(edited.shape)} under a mask of {tuple(mask.shape)} in a stream of "
+            f"{tuple(resid.shape)}; wanted the rows and positions of this pass (la.steer and "
+            "la.patched_generation edit while a model generates)"
+        )
+    return where(mask.unsqueeze(-1), edited, resid)
 
 
 def add(
@@ -84,7 +102,7 @@ def clamp(
     def intervention(resid: Resid) -> Resid:
         wide = resid.float()
         component = wide @ unit.to(wide.device)
-        wanted = to.to(component).unsqueeze(1) if isinstance(to, Tensor) else to
+        wanted = to.to(component).reshape(-1, 1) if isinstance(to, Tensor) else to
         shift = (wanted - component).unsqueeze(-1) * unit.to(wide.device)
         return within(mask, (wide + shift).to(resid.dtype), resid)
 
@@ -93,4 +111,4 @@ def clamp(
 
 def within(mask: PosMask | None, edited: Resid, resid: Resid) -> Resid:
     """The edited stream where the mask holds, the stream as it was elsewhere."""
-    return edited if mask is None else where(mask.unsqueeze(-1), edited, resid)
+    return edited if mask is None else chosen(mask, edited, resid)

@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lensaudit.data.spans import Batch
+from lensaudit.errors import InputError
 from lensaudit.models.bridge import Component, TransformerBridge, intervening, logits_of
 from lensaudit.patching.interventions import replace_at
 from lensaudit.scores.depth import LabelScore, label_logprob, span_mean
@@ -51,6 +52,8 @@ def patched(
 def _edit(source: Tensor, batch: Batch, component: Component, head: int | None):
     if component != "head":
         return replace_at(source, batch.patch_at)
+    if head not in range(source.shape[2]):
+        raise InputError(f"head={head}: wanted one of 0 to {source.shape[2] - 1}")
     chosen = torch.zeros(source.shape[2], dtype=torch.bool, device=source.device)
     chosen[head] = True
     return replace_at(source, batch.patch_at.unsqueeze(-1) & chosen)
@@ -65,7 +68,12 @@ def layer_deltas(
     component: Component = "resid",
     head: int | None = None,
 ) -> Float[Tensor, "batch chosen"]:
-    """Drop in span log-prob of `full`, nats per token, with `source` patched in at each layer."""
+    """Drop in span log-prob of `full`, nats per token, with `source` patched in at each layer.
+
+    Raises:
+        InputError: `source` has other rows or positions than the batch, or `component="head"`
+            lacks its `head`.
+    """
     given = [layers] if isinstance(layers, int) else layers
     chosen = range(source.shape[1]) if given is None else given
     scores = patched(full, source, batch, layers=chosen, component=component, head=head)

@@ -156,16 +156,17 @@ def usable_decoder(
     """
     if settings.engine == "oracle":
         return None
+    try:
+        decoder = decoder_of(model)
+    except NotSweepable as reason:
+        notice(f"{reason}; one pass per layer is used instead")
+        return None
     if hooks := user_hooks(model):
         raise VerificationError(
             f"full carries hooks ({hooks[0]}), which the sweep does not fire; "
             "remove them or use --engine oracle"
         )
-    try:
-        return decoder_of(model)
-    except NotSweepable as reason:
-        notice(f"{reason}; one pass per layer is used instead")
-        return None
+    return decoder
 
 
 def _below(fetched: Fetched, layer_axis: int) -> Fetched:

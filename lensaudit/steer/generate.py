@@ -30,6 +30,7 @@ from lensaudit.models.bridge import (
 )
 from lensaudit.models.generation import Choose, Logits, Running, continued, likeliest, started
 from lensaudit.models.named import bridged
+from lensaudit.models.sizes import context_of
 from lensaudit.patching import interventions
 from lensaudit.patching.interventions import Where, mask_of
 from lensaudit.patching.speech import ends_of
@@ -271,8 +272,9 @@ def steer(
     >>> la.steer(full, la.prompt("Who are you?"), {8: direction}, strength=-4)  # doctest: +SKIP
 
     Raises:
-        InputError: no prompt, an empty one, a layer or width that the model lacks, no such rule of
-            where, a temperature below 0, or something of another kind.
+        InputError: no prompt, an empty one or one longer than the context, a layer or width that
+            the model lacks, no such rule of where, a temperature below 0, or something of another
+            kind.
         WorkError: logits are not finite.
     """
     if where not in get_args(Where):
@@ -285,6 +287,9 @@ def steer(
     ids = [tuple(model.tokenizer(text)["input_ids"]) for text in texts]
     if not ids or not all(ids):
         raise InputError("steer: an empty prompt; wanted at least one token")
+    config: Any = model.original_model.config
+    if problem := context_of(config).too_long(max(map(len, ids)), max_new_tokens):
+        raise InputError(f"steer: a prompt has {problem}")
     added = _directions(model, directions)
     draws = draws_of(texts, n_steps=max_new_tokens, seed=seed, temperature=temperature)
     options = {"max_new_tokens": max_new_tokens, "stop": ends_of(model), "draws": draws}

@@ -3,6 +3,7 @@
 import inspect
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -57,6 +58,7 @@ def test_steering_generates_what_hooks_by_hand_do(full):
     ("prompts", "directions", "said"),
     [
         ([], {}, "empty prompt"),
+        ("a " * 600, {}, "tokens, longer than the model's context of 512"),
         ("Who?", {16: torch.ones(64)}, "layers 0 to 15"),
         ("Who?", {1: torch.ones(4)}, r"wanted \(64,\)"),
     ],
@@ -167,8 +169,14 @@ def test_readings_are_tables_and_name_authors(kept):
     with la.open_activations("demo/npo", root=kept["activations"]) as cache:
         assert cache.authors == {idx: authors[idx] for idx in cache.idx}
         assert repr(cache.example(cache.idx[0])).startswith("<example idx ")
+        example = inspect.unwrap(type(cache).example)
         with pytest.raises(InputError, match=r"in a list: \[9\]"):
-            inspect.unwrap(type(cache).example)(cache, cache.idx[0], layers=9)
+            example(cache, cache.idx[0], layers=9)
+        three = cache.example(cache.idx[0], layers=[2, 0, 1])
+        for same in (np.array([2, 0, 1]), torch.tensor([2, 0, 1])):
+            assert torch.equal(example(cache, cache.idx[0], layers=same).resid, three.resid)
+        with pytest.raises(InputError, match="found a mask, wanted token positions"):
+            inspect.unwrap(type(three).at)(three, three.positions > 0)
 
 
 @pytest.mark.misuse
@@ -187,6 +195,17 @@ def test_readings_are_tables_and_name_authors(kept):
         (lambda full: la.lens("demo/npo", tokens="spam"), "tokens='spam'.: wanted one of span, a"),
         (lambda full: la.cache_prompts(full, ["a", 3], name="x"), "wanted a text or several"),
         (lambda full: la.cache_prompts(full, ["a"]), "name=… is missing"),
+        (
+            lambda full: la.cache_prompts(full, ["a"], name="x", batch_size=0),
+            r"cache_prompts\(batch_size=0\): wanted at least 1",
+        ),
+        (lambda full: la.forget_set("demo", limit=-1), r"limit=-1\): wanted a whole number from 1"),
+        (lambda full: la.forget_set("demo", limit="all"), "wanted a whole number from 1"),
+        (lambda full: la.load_model("demo/full", device="xyz"), "--device xyz: wanted auto, cpu"),
+        (
+            lambda full: la.patched_generation(full, full, "a", last_layer="resid-post"),
+            r"last_layer='resid-post'\): wanted one of resid_post, reference",
+        ),
         (lambda full: la.residuals(full, None, component="attn_out"), "wanted one of resid, attn"),
         (lambda full: la.show(5), "show: found 5, wanted results"),
         (lambda full: la.audit("demo/npo", limit=2.5), "found 2.5, wanted a whole number"),

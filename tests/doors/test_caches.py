@@ -1,6 +1,7 @@
 """Caches of a bridge in memory: written, found, read and exported like those of a checkpoint."""
 
 import re
+import shutil
 
 import h5py
 import pytest
@@ -48,8 +49,10 @@ def test_it_is_found_again_by_weights_and_tokens_and_nothing_else(bridge, tmp_pa
     with la.cache_prompts(bridge, TEXTS, name="mine", root=tmp_path) as first:
         folder = first.folder
     monkeypatch.setattr("lensaudit.activations.fill.residuals", lambda *a, **k: pytest.fail("ran"))
-    with la.cache_prompts(bridge, TEXTS, name="another name", root=tmp_path) as again:
+    with la.cache_prompts(bridge, TEXTS, name="mine", root=tmp_path) as again:
         assert again.folder == folder
+    with pytest.raises(InputError, match="are there, called 'mine'; give that name"):
+        la.cache_prompts(bridge, TEXTS, name="another name", root=tmp_path)
     with la.open_activations("mine", root=tmp_path) as named:
         assert named.folder == folder
     monkeypatch.undo()
@@ -61,22 +64,39 @@ def test_it_is_found_again_by_weights_and_tokens_and_nothing_else(bridge, tmp_pa
         assert other.folder != folder
 
 
+def test_a_name_opens_streams_of_the_weights_that_lie_there_now(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(resolve("demo/npo", load_registry()).local, "ck")
+    la.cache_prompts("ck", TEXTS[0], root="kept").close()
+    la.open_activations("ck", root="kept", positions="all").close()
+    weights = safetensors.torch.load_file("ck/model.safetensors")
+    changed = {name: one / 2 for name, one in weights.items()}
+    safetensors.torch.save_file(changed, "ck/model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(InputError, match="cached of other weights"):
+        la.open_activations("ck", root="kept", positions="all")
+
+
 def test_a_key_is_that_of_all_that_decides_what_is_computed(bridge, tmp_path):
     hf = bridge.original_model
-    with torch.no_grad():
-        hf(torch.tensor([[5, 6]]), output_hidden_states=True)  # whose hooks stay, and edit nothing
+    attn, mlp = (getattr(bridge.blocks[3], one).original_component for one in ("attn", "mlp"))
     keys = []
-    for change in (
+    changes = (
         lambda: None,
         lambda: hf.config.update({"_name_or_path": "elsewhere"}),
+        lambda: hf(torch.tensor([[5, 6]]), output_hidden_states=True),  # whose hooks edit nothing
         lambda: hf.model.rotary_emb.inv_freq.mul_(2),
         lambda: hf.config.update({"rms_norm_eps": 0.1}),
-    ):
+        lambda: setattr(mlp, "act_fn", torch.nn.ReLU().eval()),
+        lambda: setattr(attn, "scaling", attn.scaling * 4),
+        lambda: setattr(mlp, "steer", {3: 1.0}),
+        lambda: setattr(mlp, "direction", torch.ones(2)),
+    )
+    for change in changes:
         change()
         with la.cache_prompts(bridge, TEXTS[0], name="mine", root=tmp_path) as cache:
             keys.append(cache.fingerprint.weights)
-    assert keys[0] == keys[1]
-    assert len({*keys}) == 3
+    assert keys[0] == keys[1] == keys[2]
+    assert len({*keys}) == len(changes) - 2
 
 
 def test_an_adapter_that_is_switched_off_is_another_model(tmp_path):
@@ -134,10 +154,25 @@ def test_a_shard_has_the_arrays_that_its_page_names(bridge, tmp_path):
             TEXTS,
             r"carries hooks \(model.layers.3\)",
         ),
+        (
+            lambda one: setattr(one.blocks[3].mlp.original_component, "forward", lambda x: x * 0),
+            TEXTS,
+            "layers.3.* has another forward than its class",
+        ),
         (lambda one: None, [], "holds no token"),
+        (lambda one: None, ["I", "a " * 600], r"prompt 1 has \d+ tokens, longer than the model's"),
         (lambda one: one.to(torch.float64), TEXTS, "weights of torch.float64"),
     ],
-    ids=["training", "training underneath", "hooks", "torch hooks", "no prompt", "double"],
+    ids=[
+        "training",
+        "training underneath",
+        "hooks",
+        "torch hooks",
+        "forward",
+        "no prompt",
+        "long",
+        "double",
+    ],
 )
 def test_what_cannot_be_kept_is_one_line(bridge, tmp_path, spoil, prompts, said):
     spoil(bridge)

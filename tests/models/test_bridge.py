@@ -1,5 +1,7 @@
 import contextlib
+import copy
 import functools
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -178,6 +180,23 @@ def test_a_hook_of_pytorch_is_the_user_s_and_one_of_a_library_is_not(tiny, ragge
     assert user_hooks(model) == []
 
 
+def test_hooks_that_transformerlens_sets_for_opt_are_not_the_user_s(tiny_tokenizer):
+    changes = {"num_hidden_layers": 1, "ffn_dim": 48, "word_embed_proj_dim": 32}
+    model = bridge_from(support.tiny_model_of("OPT", **changes), tiny_tokenizer)
+    assert any(one.fwd_hooks for one in model.hook_points())
+    for one in (model, copy.deepcopy(model)):
+        assert user_hooks(one) == []
+        with intervening(one, {0: lambda resid: resid}):
+            assert user_hooks(one) == ["blocks.0.hook_out"]
+
+
+@pytest.mark.parametrize("device", ["auto", torch.device("cpu")])
+def test_a_device_is_a_word_of_the_settings_or_one_of_pytorch(device, tiny_checkpoint):
+    wanted = la.load_model(tiny_checkpoint, device="cpu").cfg.device
+    if device != "auto" or not torch.cuda.is_available():
+        assert la.load_model(tiny_checkpoint, device=device).cfg.device == wanted
+
+
 def test_threads_bridge_their_models_in_turn(tiny, monkeypatch):
     boot, plain = TransformerBridge.boot_transformers, source.load_modality_processor
     inside, most = [], []
@@ -298,6 +317,41 @@ def test_only_wrappers_at_which_nobody_listens_are_left_out(tiny, ragged, monkey
     after = dict(model.original_model.named_modules())
     assert list(after) == list(before)
     assert all(after[name] is one for name, one in before.items())
+
+
+def test_a_pass_of_another_thread_waits_for_wrappers_that_are_left_out(tiny, ragged):
+    model, tokens = tiny(), make_batch(ragged).tokens
+    reached, onward, edits = threading.Event(), threading.Event(), {1: lambda resid: resid * 2}
+
+    def stop(value, hook):
+        reached.set()
+        onward.wait(20)
+
+    def edited():
+        with intervening(model, edits):
+            return logits_of(model, tokens)
+
+    def held():
+        with model.hooks(fwd_hooks=[("blocks.0.hook_out", stop)]):
+            logits_of(model, tokens)
+
+    alone = edited()
+    with ThreadPoolExecutor(2) as threads:
+        one = threads.submit(held)
+        reached.wait(20)
+        other = threads.submit(edited)
+        time.sleep(0.05)
+        onward.set()
+        one.result()
+        assert torch.equal(other.result(), alone)
+
+
+def test_a_bridge_that_ran_can_be_copied(tiny, ragged):
+    model, tokens = tiny(), make_batch(ragged).tokens
+    plain = logits_of(model, tokens)
+    copied = copy.deepcopy(model)
+    assert torch.equal(logits_of(copied, tokens), plain)
+    assert booting._turn(copied) is not booting._turn(model)
 
 
 def test_a_module_that_was_exchanged_is_the_one_that_runs(tiny, ragged):

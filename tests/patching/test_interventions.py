@@ -1,7 +1,9 @@
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lensaudit.errors import InputError
 from lensaudit.patching.interventions import add, clamp, project_out, replace_at
 from lensaudit.patching.subspace import project_out_span
 
@@ -45,11 +47,33 @@ def test_clamping_sets_the_component_and_nothing_else(seed):
     assert torch.allclose(project_out(direction)(found), project_out(direction)(resid), atol=1e-4)
 
 
+@pytest.mark.misuse
+def test_a_number_may_be_a_tensor_without_axes():
+    resid, direction, _ = draw(0)
+    assert torch.equal(
+        clamp(direction, to=torch.tensor(2.0))(resid), clamp(direction, to=2.0)(resid)
+    )
+
+
 def test_replacing_takes_the_source_where_the_mask_holds():
     resid, _, mask = draw(0)
     found = replace_at(resid + 1, mask)(resid)
     assert torch.equal(found[mask], resid[mask] + 1)
     assert torch.equal(found[~mask], resid[~mask])
+
+
+@pytest.mark.misuse
+def test_rows_and_positions_of_another_pass_are_refused():
+    resid, direction, mask = draw(0)
+    for edit in (
+        replace_at(resid[:1], mask),
+        replace_at(resid[:, :1], mask),
+        replace_at(resid, mask[:1]),
+        add(direction, strength=1.0, mask=mask[:, :1]),
+        project_out_span(direction.unsqueeze(0), mask=mask[:1]),
+    ):
+        with pytest.raises(InputError, match="wanted the rows and positions of this pass"):
+            edit(resid)
 
 
 def test_interventions_do_not_write_into_the_stream():

@@ -3,6 +3,7 @@ import torch
 from support.frozen import differences, frozen, patching
 
 from lensaudit.data.spans import make_batch
+from lensaudit.errors import InputError
 from lensaudit.models.bridge import residuals
 from lensaudit.patching import oracle
 from lensaudit.scores.depth import depth_score
@@ -71,6 +72,15 @@ def test_patching_a_model_with_itself_changes_nothing(tiny, ragged):
     assert (oracle.layer_deltas(model, noisy, batch).abs() > 1e-4).all()
 
 
+@pytest.mark.misuse
+def test_streams_of_other_rows_or_positions_are_refused(tiny, ragged):
+    model, batch = tiny(), make_batch(ragged)
+    stack, _ = residuals(model, batch.tokens)
+    for other in (stack[:1], stack[:, :, :1]):
+        with pytest.raises(InputError, match="wanted the rows and positions of this pass"):
+            oracle.layer_deltas(model, other, batch)
+
+
 def test_a_model_that_differs_only_above_a_layer_has_no_delta_below_it(tiny, ragged):
     full, source, batch = tiny(0), tiny(0), make_batch(ragged)
     with torch.no_grad():
@@ -116,3 +126,6 @@ def test_one_head_replaced_is_not_all_heads_replaced(tiny, ragged):
     one = oracle.layer_deltas(full, stack, batch, component="head", head=0)
     two = oracle.layer_deltas(full, stack, batch, component="head", head=1)
     assert (one - two).abs().max() > 1e-4
+    for head in (None, -1, stack.shape[3]):
+        with pytest.raises(InputError, match=f"head={head}: wanted one of 0 to "):
+            oracle.layer_deltas(full, stack, batch, component="head", head=head)

@@ -1,5 +1,6 @@
 import json
 
+import pandas as pd
 import pytest
 from support.report_cases import seal
 
@@ -203,6 +204,16 @@ def test_the_depth_plot_sorts_by_score(two, pyplot):
     assert list(ax.get_lines()[0].get_xdata()) == [0.25, 0.75]
     mine = pyplot.figure().subplots()
     assert la.plot.depth(la.frames.summaries(two), ax=mine) is mine
+
+
+def test_the_depth_plot_draws_one_score_and_says_which(two, pyplot):
+    frame = la.frames.summaries(two)
+    lens = frame.assign(score="lens")
+    ax = la.plot.depth(pd.concat([lens, frame]))
+    assert (len(ax.lines[0].get_xdata()), ax.get_xlabel()[:10]) == (2, "unlearning")
+    assert la.plot.depth(lens).get_xlabel().startswith("depth by the Logit Lens")
+    with pytest.raises(InputError, match=r"wanted the frame of frames\.summaries"):
+        la.plot.depth(la.frames.layers(two))
 
 
 def test_two_runs_of_one_source_are_not_averaged(two, pyplot):
