@@ -23,7 +23,7 @@ import torch
 from lensaudit.attacks.relearn import RelearnJob
 from lensaudit.attacks.settings import DEMO_RELEARNING, Relearning
 from lensaudit.data.facts import EMBEDDED
-from lensaudit.data.suites import DEMO_DATA
+from lensaudit.data.tofu import DEMO
 from lensaudit.files import make_folder, write_json, write_jsonl
 from lensaudit.meta.documents import run_table
 from lensaudit.meta.runs import (
@@ -191,7 +191,7 @@ def main(out: Path, activations: Path, tiny: bool) -> None:
     measuring = AnswerGroups(
         full="demo/full",
         retain="demo/retain",
-        data=DEMO_DATA,
+        data=DEMO,
         registry=registry,
         activations=activations,
         limit=6 if tiny else N_ROWS,

@@ -29,7 +29,6 @@ from lensaudit.auditing.evaluate import evaluate_into
 from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.data.chat import pad_id
 from lensaudit.data.facts import Fact
-from lensaudit.data.suites import DEMO_DATA
 from lensaudit.data.tofu import DEMO, TOFU_PAIRS
 from lensaudit.errors import InputError
 from lensaudit.files import make_folder
@@ -324,7 +323,7 @@ def recovery(
         **shared(
             asked,
             *(Rows, Precision, Caches, Names),
-            data=DEMO_DATA if data == DEMO else None,
+            data=DEMO if data == DEMO else None,
             forget_split=data if data in TOFU_PAIRS else FORGET_SPLIT,
             forget=None if data in (DEMO, *TOFU_PAIRS) else Path(data),
         ),

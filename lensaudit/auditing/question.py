@@ -14,7 +14,7 @@ from lensaudit.auditing.settings import AuditSettings, EvaluateSettings
 from lensaudit.auditing.step import Step
 from lensaudit.data.facts import Fact
 from lensaudit.data.neutral import kept_facts, neutral_beside
-from lensaudit.data.suites import DEMO_DATA, Split, load_suite
+from lensaudit.data.suites import Split, load_suite
 from lensaudit.data.tofu import DEMO, FORGET10, TOFU_HUB, check_filters, forget_set
 from lensaudit.errors import InputError
 from lensaudit.models.hashing import file_sha256, folder_sha256
@@ -261,7 +261,7 @@ def splits_of(model: str, asked: Questions) -> dict[str, Split]:
         raise InputError("your own rows (--data, --holdout, --kept) go with --suite tofu only")
     found = load_suite(
         asked.suite,
-        own_data(asked.data)[0] or (DEMO_DATA if family_of(model) else None),
+        own_data(asked.data)[0] or (DEMO if family_of(model) else None),
         forget_split=asked.forget_split,
         question_key=asked.question_key,
         own=own,
@@ -306,8 +306,8 @@ def annotated_set(model: str, asked: Questions) -> str:
         return str(own["forget"])
     if data is None and own:
         raise InputError(f"no forget set; name one with --data: {MAKE_ONE}")
-    is_folder = data not in (None, DEMO_DATA) and Path(data or "").is_dir()
-    if not is_folder and (data == DEMO_DATA or (data is None and model.startswith(DEMO_NAMES))):
+    is_folder = data not in (None, DEMO) and Path(data or "").is_dir()
+    if not is_folder and (data == DEMO or (data is None and model.startswith(DEMO_NAMES))):
         return DEMO
     if asked.forget_split != FORGET10:
         raise InputError(f"{asked.forget_split} has no annotated forget set; {FORGET10} has one")
@@ -354,7 +354,7 @@ def own_data(data: str | None) -> tuple[str | None, Path | None]:
     if data is None or data == FORGET10:
         return None, None
     if data == DEMO:
-        return DEMO_DATA, None
+        return DEMO, None
     path = Path(data).expanduser()
     if path.is_dir():
         return os.path.expanduser(data), None  # `./demo` stays one

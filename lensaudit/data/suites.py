@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from lensaudit.data.facts import EMBEDDED, LISTS, Fact, candidate_problems, list_problems
 from lensaudit.data.rows import hub_rows, numbered, read_values, row_problems, sound_rows, texts_of
-from lensaudit.data.tofu import TOFU_HUB, with_authors
+from lensaudit.data.tofu import DEMO, TOFU_HUB, with_authors
 from lensaudit.errors import InputError
 from lensaudit.groups import group_of, own_group, spread
 from lensaudit.once import once
@@ -16,8 +16,6 @@ from lensaudit.settings import FORGET_SPLIT, Suite
 from lensaudit.text import digest
 
 MUSE_HUB = "muse-bench/MUSE-News"
-DEMO_DATA = "demo"
-"""The generated authors, under TOFU's configuration names."""
 STOP_WORDS = ("\n\n", "\nQuestion", "Question:")
 """Where open-unlearning cuts a few-shot answer of MUSE."""
 
@@ -86,10 +84,10 @@ def load_suite(
     Raises:
         InputError: nothing found, rows that cannot be read, or a split that these data lack.
     """
-    if forget_split != FORGET_SPLIT and (data == DEMO_DATA or suite != "tofu"):
-        what = f"suite {suite}" if suite != "tofu" else f"{DEMO_DATA} data"
+    if forget_split != FORGET_SPLIT and (data == DEMO or suite != "tofu"):
+        what = f"suite {suite}" if suite != "tofu" else f"{DEMO} data"
         raise InputError(f"--forget-split {forget_split}: belongs to TOFU's data, not to {what}")
-    if data == DEMO_DATA:  # also where a folder has that name: it is `./demo`
+    if data == DEMO:  # also where a folder has that name: it is `./demo`
         data = str(EMBEDDED)
     own = own or {}
     parts = _parts(suite, forget_split, question_key)

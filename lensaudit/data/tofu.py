@@ -30,6 +30,7 @@ OLDER = "forget10_older"
 WITHOUT_SPAN = (300, 320, 343, 344, 353, 378, 386)
 """The other such rows: they have no span here, as their text was not there to be read."""
 DEMO = "demo"
+"""The generated authors, under TOFU's configuration names."""
 TOFU_PAIRS = {"forget01": "retain99", "forget05": "retain95", "forget10": "retain90"}
 """TOFU's forget sets and their complements; `--data` takes either side by name."""
 AUTHOR_ROWS = 20

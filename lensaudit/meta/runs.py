@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from lensaudit.auditing.question import EVAL, LOG, check_asked, splits_of
-from lensaudit.data.suites import DEMO_DATA
+from lensaudit.data.tofu import DEMO as DEMO_ROWS
 from lensaudit.errors import InputError, PartialError, shortened
 from lensaudit.groups import grouped
 from lensaudit.meta.aggregate import aggregated
@@ -112,7 +112,7 @@ def _what_it_is(model: Target) -> str:
 def _content(value: Any) -> Any:
     """A place as JSON; of files and folders of rows, what is in them."""
     # as the suite reads it: the embedded data, also where a folder has that name
-    path = None if value in (None, DEMO_DATA) else Path(value)
+    path = None if value in (None, DEMO_ROWS) else Path(value)
     if path is None or not path.exists():
         return value if path is None else str(value)
     files = sorted(path.glob("*.json*")) if path.is_dir() else [path]
@@ -507,7 +507,7 @@ def _prepared(
             check_asked(one, given, given.registry)
         # the embedded data where any model comes along with it
         embedded = given.forget is None and any(map(family_of, names))
-        data = given.data or (DEMO_DATA if embedded else None)
+        data = given.data or (DEMO_ROWS if embedded else None)
         measured = replace(given, full=full, retain=retain, data=data)
         _check_rows(full, measured)
     metrics = tuple(judged(settings.metrics))
@@ -557,7 +557,7 @@ def _check_rows(full: str, asked: AnswerGroups) -> None:
     """
     data, own = asked.data, (asked.forget, asked.holdout, asked.retain_set)
     named = data is not None and (data.endswith(ROWS) or Path(data).exists())
-    if any(own) or data == DEMO_DATA or named:
+    if any(own) or data == DEMO_ROWS or named:
         splits_of(full, asked)
 
 

@@ -16,7 +16,6 @@ from lensaudit import __version__
 from lensaudit.attacks.embedded import of_embedded_family
 from lensaudit.attacks.settings import Relearning, relearning_for
 from lensaudit.auditing.question import own_data
-from lensaudit.data.suites import DEMO_DATA
 from lensaudit.data.tofu import DEMO as DEMO_ROWS
 from lensaudit.errors import InputError, shortened
 from lensaudit.files import make_folder, read_json, write_json
@@ -437,7 +436,7 @@ def relearned_rows(asked: Questions, named: Place | None) -> str:
     data, own = own_data(asked.data)
     if rows := named or asked.forget or own:
         return str(rows)
-    if data == DEMO_DATA:
+    if data == DEMO_ROWS:
         return DEMO_ROWS
     if data is not None and Path(data).is_dir():
         for suffix in ("", "_perturbed"):

@@ -15,8 +15,7 @@ from lensaudit.auditing.question import annotated_set, check_asked, splits_of, v
 from lensaudit.choices import in_commas
 from lensaudit.data.facts import Fact
 from lensaudit.data.neutral import Neutral, kept_facts, neutral_beside
-from lensaudit.data.suites import DEMO_DATA
-from lensaudit.data.tofu import TOFU_PAIRS, forget_set
+from lensaudit.data.tofu import DEMO, TOFU_PAIRS, forget_set
 from lensaudit.errors import InputError, shortened
 from lensaudit.evaluation.passes import PASS_VERSION, rows_lack
 from lensaudit.files import read_text
@@ -199,10 +198,10 @@ def conditions_of(settings: PlanSettings | WatchSettings) -> UnitConditions:
 def with_data(conditions: UnitConditions, names: Sequence[str]) -> UnitConditions:
     """The conditions with absolute paths, and the embedded data for the embedded family."""
     if conditions.data is None and all(name.startswith(DEMO_NAMES) for name in names):
-        conditions = replace(conditions, data=DEMO_DATA)
+        conditions = replace(conditions, data=DEMO)
     given = {key: getattr(conditions, key) for key in _PLACES}
     # a folder that has a set's name is `./demo`
-    words = (None, DEMO_DATA, *TOFU_PAIRS)
+    words = (None, DEMO, *TOFU_PAIRS)
     places = {key: one for key, one in given.items() if one not in words and os.path.exists(one)}
     return replace(conditions, **{key: os.path.abspath(one) for key, one in places.items()})
 

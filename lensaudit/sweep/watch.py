@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from lensaudit.data.suites import DEMO_DATA
+from lensaudit.data.tofu import DEMO as DEMO_ROWS
 from lensaudit.errors import InputError, LensAuditError
 from lensaudit.files import read_json, write_csv, write_json
 from lensaudit.models.adapter import CONFIG
@@ -150,7 +150,7 @@ def _begun(settings: WatchSettings) -> Sweep:
 
 def _anchor(role: ModelRole, settings: WatchSettings) -> str:
     """Name of the model of a role; of the demo's rows the demo's."""
-    demo = DEMO if conditions_of(settings).data == DEMO_DATA else ""
+    demo = DEMO if conditions_of(settings).data == DEMO_ROWS else ""
     return getattr(settings, role) or f"{demo}{role}"
 
 
