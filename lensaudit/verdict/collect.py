@@ -361,7 +361,7 @@ class Verdicts:
             if one.runs and (end := self.end(at, one.source))
         ]
 
-    @property
+    @cached_property
     def q(self) -> Mapping[str, float]:
         """Weights -> false discovery rate at which the model is among those found.
 
@@ -390,13 +390,12 @@ class Verdicts:
             source: of a run without a retain model; what is found then is the model so called.
         """
         named = ((one, one.judged[0]) for one in self.models if one.source == source)
-        return next(self._of(folder), None) or next(named, (None, None))
+        return self._by_run.get(folder.resolve()) or next(named, (None, None))
 
-    def _of(self, folder: Path) -> Iterator[tuple[Model, Evidence]]:
-        place = folder.resolve()
-        for model in self.models:
-            runs = ((one, one.run) for one in model.judged)
-            yield from ((model, one) for one, run in runs if run and run.folder.resolve() == place)
+    @cached_property
+    def _by_run(self) -> Mapping[Path, tuple[Model, Evidence]]:
+        every = [(model, one, one.run) for model in self.models for one in model.judged]
+        return {run.folder.resolve(): (model, one) for model, one, run in reversed(every) if run}
 
 
 def verdicts(places: Place | Sequence[Place], calibration: Place | None = None) -> Verdicts:
