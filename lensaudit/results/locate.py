@@ -135,8 +135,9 @@ def _in_folder(top: Path) -> tuple[list[Found], list[LeftOut]]:
         if traces and not here and COLLECTED not in names:
             is_model = any(name.endswith(".safetensors") for name in names)
             why = _MODEL if is_model else _other(folder, traces)
-            told = why or UNFINISHED.format(traces[0])
-            left.append(LeftOut(str(folder), told, unfinished=not why))
+            left.append(
+                LeftOut(str(folder), why or UNFINISHED.format(traces[0]), unfinished=not why)
+            )
     return found, left
 
 
@@ -150,9 +151,8 @@ def _other(folder: Path, traces: Sequence[str]) -> str:
     made = json_object(folder / MANIFEST)
     files, command, kind = part(made, "files"), made.get("command"), made.get("kind")
     is_other = files and command and kind not in (None, "", *KINDS)
-    if not is_other or not {MANIFEST, *files}.issuperset(traces):
-        return ""
-    return f"a result of `{command}`; no verdict is made from it"
+    answers = is_other and {MANIFEST, *files}.issuperset(traces)
+    return f"a result of `{command}`; no verdict is made from it" if answers else ""
 
 
 def folders_below(

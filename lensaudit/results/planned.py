@@ -37,8 +37,8 @@ def missing_in(places: Iterable[Path]) -> Iterator[tuple[Path, str, str]]:
         told = set[Path]()
         for folder, names in folders_below(place, skipped=NO_RESULTS, links=True):
             # a plan counts before what was collected of it, and that before its variants
-            inner = not told.isdisjoint(folder.parents)
-            for file in (folder / name for name in _READ if name in names and not inner):
+            known = not told.isdisjoint(folder.parents)
+            for file in (folder / name for name in _READ if name in names and not known):
                 lacks = _READ[file.name](file)
                 told |= {folder for _ in lacks}
                 yield from ((file, unit, str(why)) for unit, why in lacks.items())
