@@ -9,10 +9,10 @@ from typing import Annotated
 from pydantic import Field
 
 from lensaudit.data.rows import read_rows
-from lensaudit.errors import InputError, WorkError
+from lensaudit.errors import InputError, PartialError, WorkError
 from lensaudit.groups import grouped
 from lensaudit.judge.client import open_client
-from lensaudit.judge.items import JudgeRequest, JudgeVerdict
+from lensaudit.judge.items import MOST_VOID, UNFINISHED, JudgeRequest, JudgeVerdict
 from lensaudit.judge.programmatic import PROGRAMMATIC
 from lensaudit.judge.prompts import BUILT_IN, named_template, prompt_id
 from lensaudit.judge.scalar import ScalarJudge
@@ -57,6 +57,8 @@ class Agreement:
     n: int
     n_invalid: int
     """Answers without a score."""
+    n_unfinished: int
+    """Those of them that another run can score."""
     n_independent: int
     """Answers with a score, two of one pair as one."""
     spearman: float | None
@@ -75,17 +77,31 @@ class Agreement:
     @property
     def reading(self) -> str | None:
         """What to know of the agreement; None where the judge is shown to agree."""
-        return labels_agreed(self.spearman, self.n_independent)
+        return self.gap or labels_agreed(self.spearman, self.n_independent)
+
+    @property
+    def gap(self) -> str:
+        """Why the scores that there are say nothing; empty where they do."""
+        if not self.n_unfinished and self.n_invalid <= MOST_VOID * self.n:
+            return ""
+        missing = f"{self.n_invalid} of {self.n} answers have no score"
+        to_do = f", {self.n_unfinished} to do" if self.n_unfinished else ""
+        return f"{missing}{to_do}: {self.first_problem}"
 
     def checked(self) -> "Agreement":
-        """Itself, if any answer has a score.
+        """Itself, if most answers have a score and another run can give no more.
 
         Raises:
-            WorkError: none has; the first reason is named.
+            WorkError: none has one, or more than half have none; the first reason is named.
+            PartialError: some have none for want of budget or of an answer.
         """
-        if self.n_invalid < self.n:
-            return self
-        raise WorkError(f"none of {self.n} answers has a score: {self.first_problem}")
+        if self.n_invalid == self.n:
+            raise WorkError(f"none of {self.n} answers has a score: {self.first_problem}")
+        if self.n_unfinished:
+            raise PartialError(f"{self.gap}; the same command goes on from there")
+        if self.gap:
+            raise WorkError(self.gap)
+        return self
 
 
 def shipped_sets() -> list[str]:
@@ -114,7 +130,7 @@ def read_labels(name_or_path: str) -> list[Labelled]:
 
 
 def calibrate(settings: CalibrationSettings, progress: Tell = unheard) -> Agreement:
-    """A judge beside the labels; that of a language model is kept for later manifests.
+    """A judge beside the labels; that of a language model is kept for later manifests if whole.
 
     Raises:
         InputError: no such set, judge or prompt, or the server refuses.
@@ -143,8 +159,9 @@ def calibrate(settings: CalibrationSettings, progress: Tell = unheard) -> Agreem
             mode=judge.capability.mode,
             prompt=template,
         )
-        kind = f"{KIND}:{found.prompt_id}"
-        client.cache.keep_fact(kind, client.endpoint.host, judge.name, asdict(found))
+        if not found.n_unfinished:
+            kind = f"{KIND}:{found.prompt_id}"
+            client.cache.keep_fact(kind, client.endpoint.host, judge.name, asdict(found))
         return found
 
 
@@ -159,6 +176,8 @@ def agreement(
 ) -> Agreement:
     """The report; what cannot be computed is None."""
     scored = [(row, v.score) for row, v in zip(rows, verdicts, strict=True) if v.score is not None]
+    void = [v for v in verdicts if v.score is None]
+    to_do = [v for v in void if v.status in UNFINISHED]
     errors = [score - row.label for row, score in scored]
     lengths = [float(len(row.answer)) for row, _ in scored]
     pairs = grouped((row.pair, score - row.label) for row, score in scored if row.pair is not None)
@@ -169,7 +188,8 @@ def agreement(
         mode=mode,
         prompt_id=prompt_id(prompt),
         n=len(rows),
-        n_invalid=len(rows) - len(scored),
+        n_invalid=len(void),
+        n_unfinished=len(to_do),
         n_independent=sum(row.pair is None for row, _ in scored) + len(pairs),
         spearman=spearman([row.label for row, _ in scored], [score for _, score in scored]),
         mae=mean_known(map(abs, errors)),
@@ -177,7 +197,7 @@ def agreement(
         within_20=mean_known(abs(error) <= CLOSE for error in errors),
         length_effect=spearman(errors, lengths),
         pair_gap=mean_known(abs(one[0] - one[1]) for one in pairs.values() if len(one) == 2),
-        first_problem=next((v.reason for v in verdicts if v.score is None), ""),
+        first_problem=next((v.reason for v in (*to_do, *void)), ""),
     )
 
 

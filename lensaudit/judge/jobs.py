@@ -29,7 +29,14 @@ from lensaudit.judge.client import (
     expected_usage,
     open_client,
 )
-from lensaudit.judge.items import UNFINISHED, GradedItem, JudgeRequest, log_in, read_items
+from lensaudit.judge.items import (
+    MOST_VOID,
+    UNFINISHED,
+    GradedItem,
+    JudgeRequest,
+    log_in,
+    read_items,
+)
 from lensaudit.judge.programmatic import PROGRAMMATIC, WordJudge
 from lensaudit.judge.prompts import BUILT_IN, is_file, named_template
 from lensaudit.judge.rubric import Rubric, RubricGrader, rubric_of
@@ -509,10 +516,6 @@ def record_of(job: JudgeJob) -> JudgeRecord:
         calls=calls,
         spent=spent,
     )
-
-
-MOST_VOID = 0.5
-"""Share of rows without a verdict beyond which the others are no reading."""
 
 
 def refuse_unfinished(job: JudgeJob) -> None:

@@ -1,8 +1,9 @@
 import json
+from dataclasses import asdict
 
 import pytest
 
-from lensaudit.errors import InputError
+from lensaudit.errors import InputError, PartialError, WorkError
 from lensaudit.judge.calibrate import Labelled, agreement, calibrate, read_labels, shipped_sets
 from lensaudit.judge.items import JudgeVerdict
 from lensaudit.judge.programmatic import TRAITS
@@ -63,6 +64,13 @@ def test_what_cannot_be_computed_is_none():
     assert (found.spearman, found.mae, found.pair_gap, found.n_invalid) == (None, None, None, 3)
 
 
+def test_scores_of_a_few_are_no_reading():
+    found = report(rows(0, 10, 20, 80, 90, 100, 50), 0.0, 10.0, 20.0, *[None] * 4)
+    assert found.reading == found.gap == "4 of 7 answers have no score: why"
+    with pytest.raises(WorkError, match="4 of 7"):
+        found.checked()
+
+
 @pytest.mark.parametrize("name", shipped_sets())
 def test_shipped_sets_span_the_scale_and_are_all_different(name):
     labelled = read_labels(name)
@@ -107,6 +115,24 @@ def test_a_model_is_calibrated_and_results_say_so(stub_of, tmp_path):
     assert kept["idk"]["spearman"] == found.spearman
     run_job(LogSettings(log=log, by="coherence", out=tmp_path / "other", **who))
     assert json.loads((tmp_path / "other" / "summary.json").read_text())["calibration"] == {}
+
+
+@pytest.mark.parametrize("cap", [{"max_calls": 14}, {"retries": 0, "concurrency": 1}])
+def test_what_is_not_finished_replaces_no_calibration(stub_of, client_of, tmp_path, cap):
+    stub = stub_of()
+    who = {"model": "stub-judge", "base_url": stub.url, "cache": tmp_path / "a.sqlite"}
+    whole = calibrate(CalibrationSettings(by="coherence", **who))
+    assert whole.reading is None
+    # two probes, then twelve answers
+    stub._queue.extend([] if "max_calls" in cap else [""] * 14 + ["500"] * 300)
+    part = calibrate(CalibrationSettings(by="coherence", fresh=True, **cap, **who))
+    assert part.n_unfinished == part.n_invalid == part.n - 12
+    assert "to do: " in (part.reading or "")
+    with pytest.raises(PartialError, match="the same command goes on"):
+        part.checked()
+    client = client_of(stub, cache=who["cache"])
+    kept = client.cache.fact(f"calibration:{whole.prompt_id}", client.endpoint.host, "stub-judge")
+    assert kept == asdict(whole)
 
 
 @pytest.mark.parametrize(
