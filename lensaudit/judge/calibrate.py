@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Annotated
 
 from pydantic import Field
@@ -31,6 +32,10 @@ CLOSE = 20
 """Points within which a score counts as that of the label."""
 _FEWEST = 3
 _FEWEST_LABELS = 4
+_BY_CHANCE = 0.05
+"""p above which labels in a random order agree as well."""
+_HIGHEST = 1 - 1e-12
+"""A correlation of 1 has no inverse tanh."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +67,8 @@ class Agreement:
     n_independent: int
     """Answers with a score, two of one pair as one."""
     spearman: float | None
+    p: float | None
+    """Two-sided, of the rank correlation: labels in a random order, a pair as one."""
     mae: float | None
     """Mean absolute error, points of 100."""
     bias: float | None
@@ -77,7 +84,7 @@ class Agreement:
     @property
     def reading(self) -> str | None:
         """What to know of the agreement; None where the judge is shown to agree."""
-        return self.gap or labels_agreed(self.spearman, self.n_independent)
+        return self.gap or labels_agreed(self.spearman, self.n_independent, self.p)
 
     @property
     def gap(self) -> str:
@@ -192,6 +199,7 @@ def agreement(
         n_unfinished=len(to_do),
         n_independent=sum(row.pair is None for row, _ in scored) + len(pairs),
         spearman=spearman([row.label for row, _ in scored], [score for _, score in scored]),
+        p=_random_order(scored),
         mae=mean_known(map(abs, errors)),
         bias=mean_known(errors),
         within_20=mean_known(abs(error) <= CLOSE for error in errors),
@@ -201,24 +209,52 @@ def agreement(
     )
 
 
-def labels_agreed(correlation: float | None, n: int) -> str | None:
+def _random_order(scored: Sequence[tuple[Labelled, float]]) -> float | None:
+    """Two-sided p of Spearman over orders of the labels: all up to 7 answers, else 9,999.
+
+    The mean of a pair counts. None where labels or scores are one number.
+    """
+    from scipy.stats import permutation_test, rankdata
+
+    units = grouped(
+        (at if row.pair is None else f"pair {row.pair}", (row.label, score))
+        for at, (row, score) in enumerate(scored)
+    )
+    means = [tuple(map(fmean, zip(*one, strict=True))) for one in units.values()]
+    if spearman([one[0] for one in means], [one[1] for one in means]) is None:
+        return None
+    labels, scores = (rankdata(one) - (len(means) + 1) / 2 for one in zip(*means, strict=True))
+    found = permutation_test(
+        (labels,),
+        lambda drawn, axis: drawn @ scores,
+        permutation_type="pairings",
+        vectorized=True,
+        rng=0,
+    )
+    return float(found.pvalue)
+
+
+def labels_agreed(correlation: float | None, n: int, p: float | None) -> str | None:
     """What to know of a judge's rank correlation with labels; None where it is shown to agree.
 
     The interval is Fisher's, with the variance 1.06 / (n - 3) of ranks, of n independent answers.
+    Of few answers, or of labels with few values, it is too short: p counts as well.
 
-    >>> labels_agreed(0.3, 20)
+    >>> labels_agreed(0.3, 20, 0.2)
     'not shown to agree with the labels: Spearman 0.30 [-0.18, 0.66] holds 0'
-    >>> labels_agreed(0.8, 20)
+    >>> labels_agreed(1.0, 4, 1 / 3)
+    'not shown to agree with the labels: Spearman 1.00, p = 0.333'
+    >>> labels_agreed(0.8, 20, 0.001)
     """
-    if correlation is None or n < _FEWEST_LABELS:
+    if correlation is None or p is None or n < _FEWEST_LABELS:
         return f"not shown to agree with the labels: {n} scored, a pair as one"
-    if abs(correlation) == 1:
-        return None if correlation == 1 else "ranks the answers the other way round"
     half = 1.959964 * math.sqrt(1.06 / (n - 3))
-    low, high = (math.tanh(math.atanh(correlation) + end) for end in (-half, half))
-    if low > 0:
-        return None
-    if high < 0:
-        return f"ranks the answers the other way round: Spearman {correlation:.2f}"
-    rho = shown(Estimate(correlation, low, high))
-    return f"not shown to agree with the labels: Spearman {rho} holds 0"
+    middle = math.atanh(max(-_HIGHEST, min(correlation, _HIGHEST)))
+    low, high = math.tanh(middle - half), math.tanh(middle + half)
+    if low <= 0 <= high:
+        rho = shown(Estimate(correlation, low, high))
+        return f"not shown to agree with the labels: Spearman {rho} holds 0"
+    if p > _BY_CHANCE:
+        return f"not shown to agree with the labels: Spearman {correlation:.2f}, p = {p:.3f}"
+    turned = f"ranks the answers the other way round: Spearman {correlation:.2f}"
+    return None if low > 0 else turned

@@ -2,6 +2,7 @@ import json
 from dataclasses import asdict
 
 import pytest
+from scipy.stats import spearmanr
 
 from lensaudit.errors import InputError, PartialError, WorkError
 from lensaudit.judge.calibrate import Labelled, agreement, calibrate, read_labels, shipped_sets
@@ -57,6 +58,39 @@ def test_two_answers_of_a_pair_count_as_one():
     # standard errors of the inverse tanh: sqrt(1.06 / 13) and sqrt(1.06 / 5)
     assert apart.reading is None
     assert "holds 0" in (twins.reading or "")
+
+
+@pytest.mark.parametrize(
+    ("labels", "p"),
+    [
+        ((0, 0, 100, 100), 2 / 6),
+        ((0, 30, 60, 90), 2 / 24),
+        ((0, 30, 60, 80, 100), 2 / 120),
+        # one order in seven is as good, and there is none beyond it
+        ((0, *[100] * 6), 2 / 7),
+        ((0, *[100] * 3, *[50] * 3), 2 / 140),
+    ],
+)
+def test_few_labels_or_few_values_agree_by_chance(labels, p):
+    found = report(rows(*labels), *map(float, labels))
+    assert (found.spearman, found.p) == pytest.approx((1.0, p))
+    assert (found.reading is None) == (p <= 0.05)
+    turned = report(rows(*labels), *(100.0 - one for one in labels))
+    assert turned.p == pytest.approx(p)
+    assert ("the other way round" in turned.reading) == (p <= 0.05)
+
+
+def test_orders_of_many_labels_are_drawn_and_a_pair_moves_as_one():
+    labels, scores = range(0, 100, 5), [float(7 * at % 100) for at in range(20)]
+    found = report(rows(*labels), *scores)
+    assert found.p == pytest.approx(spearmanr(labels, scores).pvalue, abs=0.02)
+    assert found.p == report(rows(*labels), *scores).p
+    twins = rows(*labels, *labels, pairs=[(at, at % 20) for at in range(40)])
+    assert report(twins, *scores, *scores).p == found.p
+    # nineteen alike: one order in twenty is as good
+    alike = report(rows(0, *[100] * 19), 0.0, *[100.0] * 19)
+    assert alike.p == pytest.approx(2 / 20, abs=0.01)
+    assert "Spearman 1.00, p = 0." in alike.reading
 
 
 def test_what_cannot_be_computed_is_none():
