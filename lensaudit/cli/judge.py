@@ -52,8 +52,10 @@ def run(settings: LogSettings, as_json: bool, dry_run: bool) -> None:
         answer(plan, _fields(done or plan), as_json=as_json)
         if not as_json and not plan["probed"]:
             notice(
-                "the model was never probed; run `lensaudit judge probe` for its own mode and "
-                "limits"
+                "--fresh probes the model again: its mode and limits may change"
+                if settings.fresh
+                else "the model was never probed; run `lensaudit judge probe` for its own mode "
+                "and limits"
             )
         return
     with ProgressBar() as bar:

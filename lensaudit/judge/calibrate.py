@@ -4,15 +4,16 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Annotated
 
 from pydantic import Field
 
 from lensaudit.data.rows import read_rows
-from lensaudit.errors import InputError, WorkError
+from lensaudit.errors import InputError, PartialError, WorkError
 from lensaudit.groups import grouped
 from lensaudit.judge.client import open_client
-from lensaudit.judge.items import JudgeRequest, JudgeVerdict
+from lensaudit.judge.items import MOST_VOID, UNFINISHED, JudgeRequest, JudgeVerdict
 from lensaudit.judge.programmatic import PROGRAMMATIC
 from lensaudit.judge.prompts import BUILT_IN, named_template, prompt_id
 from lensaudit.judge.scalar import ScalarJudge
@@ -31,6 +32,10 @@ CLOSE = 20
 """Points within which a score counts as that of the label."""
 _FEWEST = 3
 _FEWEST_LABELS = 4
+_BY_CHANCE = 0.05
+"""p above which labels in a random order agree as well."""
+_HIGHEST = 1 - 1e-12
+"""A correlation of 1 has no inverse tanh."""
 
 
 @dataclass(frozen=True)
@@ -57,9 +62,13 @@ class Agreement:
     n: int
     n_invalid: int
     """Answers without a score."""
+    n_unfinished: int
+    """Those of them that another run can score."""
     n_independent: int
     """Answers with a score, two of one pair as one."""
     spearman: float | None
+    p: float | None
+    """Two-sided, of the rank correlation: labels in a random order, a pair as one."""
     mae: float | None
     """Mean absolute error, points of 100."""
     bias: float | None
@@ -75,17 +84,31 @@ class Agreement:
     @property
     def reading(self) -> str | None:
         """What to know of the agreement; None where the judge is shown to agree."""
-        return labels_agreed(self.spearman, self.n_independent)
+        return self.gap or labels_agreed(self.spearman, self.n_independent, self.p)
+
+    @property
+    def gap(self) -> str:
+        """Why the scores that there are say nothing; empty where they do."""
+        if not self.n_unfinished and self.n_invalid <= MOST_VOID * self.n:
+            return ""
+        missing = f"{self.n_invalid} of {self.n} answers have no score"
+        to_do = f", {self.n_unfinished} to do" if self.n_unfinished else ""
+        return f"{missing}{to_do}: {self.first_problem}"
 
     def checked(self) -> "Agreement":
-        """Itself, if any answer has a score.
+        """Itself, if most answers have a score and another run can give no more.
 
         Raises:
-            WorkError: none has; the first reason is named.
+            WorkError: none has one, or more than half have none; the first reason is named.
+            PartialError: some have none for want of budget or of an answer.
         """
-        if self.n_invalid < self.n:
-            return self
-        raise WorkError(f"none of {self.n} answers has a score: {self.first_problem}")
+        if self.n_invalid == self.n:
+            raise WorkError(f"none of {self.n} answers has a score: {self.first_problem}")
+        if self.n_unfinished:
+            raise PartialError(f"{self.gap}; the same command goes on from there")
+        if self.gap:
+            raise WorkError(self.gap)
+        return self
 
 
 def shipped_sets() -> list[str]:
@@ -114,7 +137,7 @@ def read_labels(name_or_path: str) -> list[Labelled]:
 
 
 def calibrate(settings: CalibrationSettings, progress: Tell = unheard) -> Agreement:
-    """A judge beside the labels; that of a language model is kept for later manifests.
+    """A judge beside the labels; that of a language model is kept for later manifests if whole.
 
     Raises:
         InputError: no such set, judge or prompt, or the server refuses.
@@ -143,8 +166,9 @@ def calibrate(settings: CalibrationSettings, progress: Tell = unheard) -> Agreem
             mode=judge.capability.mode,
             prompt=template,
         )
-        kind = f"{KIND}:{found.prompt_id}"
-        client.cache.keep_fact(kind, client.endpoint.host, judge.name, asdict(found))
+        if not found.n_unfinished:
+            kind = f"{KIND}:{found.prompt_id}"
+            client.cache.keep_fact(kind, client.endpoint.host, judge.name, asdict(found))
         return found
 
 
@@ -159,6 +183,8 @@ def agreement(
 ) -> Agreement:
     """The report; what cannot be computed is None."""
     scored = [(row, v.score) for row, v in zip(rows, verdicts, strict=True) if v.score is not None]
+    void = [v for v in verdicts if v.score is None]
+    to_do = [v for v in void if v.status in UNFINISHED]
     errors = [score - row.label for row, score in scored]
     lengths = [float(len(row.answer)) for row, _ in scored]
     pairs = grouped((row.pair, score - row.label) for row, score in scored if row.pair is not None)
@@ -169,36 +195,66 @@ def agreement(
         mode=mode,
         prompt_id=prompt_id(prompt),
         n=len(rows),
-        n_invalid=len(rows) - len(scored),
+        n_invalid=len(void),
+        n_unfinished=len(to_do),
         n_independent=sum(row.pair is None for row, _ in scored) + len(pairs),
         spearman=spearman([row.label for row, _ in scored], [score for _, score in scored]),
+        p=_random_order(scored),
         mae=mean_known(map(abs, errors)),
         bias=mean_known(errors),
         within_20=mean_known(abs(error) <= CLOSE for error in errors),
         length_effect=spearman(errors, lengths),
         pair_gap=mean_known(abs(one[0] - one[1]) for one in pairs.values() if len(one) == 2),
-        first_problem=next((v.reason for v in verdicts if v.score is None), ""),
+        first_problem=next((v.reason for v in (*to_do, *void)), ""),
     )
 
 
-def labels_agreed(correlation: float | None, n: int) -> str | None:
+def _random_order(scored: Sequence[tuple[Labelled, float]]) -> float | None:
+    """Two-sided p of Spearman over orders of the labels: all up to 7 answers, else 9,999.
+
+    The mean of a pair counts. None where labels or scores are one number.
+    """
+    from scipy.stats import permutation_test, rankdata
+
+    units = grouped(
+        (at if row.pair is None else f"pair {row.pair}", (row.label, score))
+        for at, (row, score) in enumerate(scored)
+    )
+    means = [tuple(map(fmean, zip(*one, strict=True))) for one in units.values()]
+    if spearman([one[0] for one in means], [one[1] for one in means]) is None:
+        return None
+    labels, scores = (rankdata(one) - (len(means) + 1) / 2 for one in zip(*means, strict=True))
+    found = permutation_test(
+        (labels,),
+        lambda drawn, axis: drawn @ scores,
+        permutation_type="pairings",
+        vectorized=True,
+        rng=0,
+    )
+    return float(found.pvalue)
+
+
+def labels_agreed(correlation: float | None, n: int, p: float | None) -> str | None:
     """What to know of a judge's rank correlation with labels; None where it is shown to agree.
 
     The interval is Fisher's, with the variance 1.06 / (n - 3) of ranks, of n independent answers.
+    Of few answers, or of labels with few values, it is too short: p counts as well.
 
-    >>> labels_agreed(0.3, 20)
+    >>> labels_agreed(0.3, 20, 0.2)
     'not shown to agree with the labels: Spearman 0.30 [-0.18, 0.66] holds 0'
-    >>> labels_agreed(0.8, 20)
+    >>> labels_agreed(1.0, 4, 1 / 3)
+    'not shown to agree with the labels: Spearman 1.00, p = 0.333'
+    >>> labels_agreed(0.8, 20, 0.001)
     """
-    if correlation is None or n < _FEWEST_LABELS:
+    if correlation is None or p is None or n < _FEWEST_LABELS:
         return f"not shown to agree with the labels: {n} scored, a pair as one"
-    if abs(correlation) == 1:
-        return None if correlation == 1 else "ranks the answers the other way round"
     half = 1.959964 * math.sqrt(1.06 / (n - 3))
-    low, high = (math.tanh(math.atanh(correlation) + end) for end in (-half, half))
-    if low > 0:
-        return None
-    if high < 0:
-        return f"ranks the answers the other way round: Spearman {correlation:.2f}"
-    rho = shown(Estimate(correlation, low, high))
-    return f"not shown to agree with the labels: Spearman {rho} holds 0"
+    middle = math.atanh(max(-_HIGHEST, min(correlation, _HIGHEST)))
+    low, high = math.tanh(middle - half), math.tanh(middle + half)
+    if low <= 0 <= high:
+        rho = shown(Estimate(correlation, low, high))
+        return f"not shown to agree with the labels: Spearman {rho} holds 0"
+    if p > _BY_CHANCE:
+        return f"not shown to agree with the labels: Spearman {correlation:.2f}, p = {p:.3f}"
+    turned = f"ranks the answers the other way round: Spearman {correlation:.2f}"
+    return None if low > 0 else turned

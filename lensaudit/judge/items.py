@@ -33,6 +33,8 @@ Status = Literal[
 the request holds nothing to judge."""
 UNFINISHED = frozenset({"budget", "api_error", "no_logprobs"})
 """Statuses that another run can change; the others are what the judge says."""
+MOST_VOID = 0.5
+"""Share of rows without a verdict beyond which the others are no reading."""
 
 
 @dataclass(frozen=True)

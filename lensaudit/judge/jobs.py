@@ -29,7 +29,14 @@ from lensaudit.judge.client import (
     expected_usage,
     open_client,
 )
-from lensaudit.judge.items import UNFINISHED, GradedItem, JudgeRequest, log_in, read_items
+from lensaudit.judge.items import (
+    MOST_VOID,
+    UNFINISHED,
+    GradedItem,
+    JudgeRequest,
+    log_in,
+    read_items,
+)
 from lensaudit.judge.programmatic import PROGRAMMATIC, WordJudge
 from lensaudit.judge.prompts import BUILT_IN, is_file, named_template
 from lensaudit.judge.rubric import Rubric, RubricGrader, rubric_of
@@ -399,7 +406,8 @@ def plan_job(settings: LogSettings, tell: Notice = unheard) -> dict[str, Any]:
     """What a run would ask, as a document; sends and writes nothing.
 
     Of a finished run `nothing_to_do` says where it is.
-    A model that was never probed counts as one that can do everything and does not think.
+    A model that was never probed counts as one that can do everything and does not think. With
+    `fresh` every answer is asked for, and the model is probed again.
 
     Raises:
         InputError: as the run would.
@@ -410,20 +418,25 @@ def plan_job(settings: LogSettings, tell: Notice = unheard) -> dict[str, Any]:
         client, identity = job.client, job.grader.identity
         if client is not None and not (there or settings.offline):
             endpoint_of(settings, client.endpoint.model, offline=False)  # it may want a key
-        calls = {call.key: call for call in job.pending({})}
-        asked = [call for call in calls.values() if client and client.cache.get(call) is None]
-        used = sum(map(expected_usage, asked), Spent())
+        first = {call.key for call in job.pending({})}
+        known = client.known(job.pending) if client and not settings.fresh else {}
+        asked = {call.key: call for call in job.pending(known)}
+        used = sum(map(expected_usage, asked.values()), Spent())
+        if isinstance(job.grader, RubricGrader):
+            may_fail = [call for key, call in asked.items() if key in first]
+            used = sum(map(job.grader.second_usage, may_fail), used)
         return ({"nothing_to_do": held(folder)} if there else {}) | {
             "items": len(job.items),
             "gaps": len(job.requests) - len(job.items),
-            "calls": len(calls),
-            "cached": len(calls) - used.calls,
+            "calls": len(first),
+            "cached": len(first - asked.keys()),
+            "second_calls_at_most": used.calls - len(first & asked.keys()),
             "tokens_in_at_most": used.tokens_in,
             "tokens_out_at_most": used.tokens_out,
             "cost_at_most": client.budget.cost(used) if client else 0.0,
             "mode": str(identity.get("mode") or identity.get("format") or "words"),
             "max_tokens_of_a_reply": identity.get("max_tokens"),
-            "probed": client is None or client.known_capability is not None,
+            "probed": client is None or bool(client.known_capability and not settings.fresh),
         }
 
 
@@ -509,10 +522,6 @@ def record_of(job: JudgeJob) -> JudgeRecord:
         calls=calls,
         spent=spent,
     )
-
-
-MOST_VOID = 0.5
-"""Share of rows without a verdict beyond which the others are no reading."""
 
 
 def refuse_unfinished(job: JudgeJob) -> None:

@@ -22,11 +22,12 @@ from lensaudit.judge.calls import (
     Found,
     Pending,
     Reply,
+    Spent,
     chat_call,
     unthought,
     user,
 )
-from lensaudit.judge.client import Capability, JudgeClient, response_format
+from lensaudit.judge.client import Capability, JudgeClient, expected_usage, response_format
 from lensaudit.judge.items import GradedItem, JudgeRequest
 from lensaudit.judge.prompts import MAX_CHARS, fill, is_cut, prompt_id
 from lensaudit.own_code import calling_own, code_of, load_entries, run_own
@@ -37,6 +38,8 @@ TOP = 10
 RUBRIC_TOKENS, THINKING_TOKENS = 512, 8192
 """Of a rubric's reply (pull request 121, `llm_judge.yaml`), without and with a thought before."""
 REASONING = "reasoning"
+_LONGEST_WHY = 300
+"""Bytes of why a reply could not be read, but for the names of grades."""
 METRICS: dict[Family, tuple[str, ...]] = {
     "forget": ("KNOWLEDGE_REMOVAL", "VERBATIM_REMOVAL", "FLUENCY"),
     "retain": ("RETENTION_SCORE", "ACCURACY", "RELEVANCE", "FLUENCY"),
@@ -285,6 +288,12 @@ class RubricGrader:
 
         return wanted
 
+    def second_usage(self, call: Call) -> Spent:
+        """What a second question may take: it quotes a reply that took all tokens allowed."""
+        names = ", ".join(name for own in self.rubric.names.values() for name in own)
+        again = _again(call, "", names + "x" * _LONGEST_WHY)
+        return expected_usage(again) + Spent(tokens_in=call.max_tokens)
+
     def _call(self, item: JudgeRequest) -> Call:
         family = family_of(item.context)
         filled = self.rubric.prompt(item)
@@ -324,11 +333,15 @@ def _repair(call: Call, found: Found, context: str, rubric: Rubric) -> Call | No
     try:
         read_grades(reply.text, family_of(context), rubric)
     except RubricError as error:
-        again = (
-            f"That could not be read: {error}. Answer again with the one JSON object asked for, "
-            "with exactly those keys, and nothing else."
-        )
-        said = {"role": "assistant", "content": reply.text}
-        messages = [*call.body["messages"], said, user(again)]
-        return Call(call.host, {**call.body, "messages": messages})
+        return _again(call, reply.text, str(error))
     return None
+
+
+def _again(call: Call, said: str, why: str) -> Call:
+    """The question once more, after a reply that could not be read."""
+    again = (
+        f"That could not be read: {why}. Answer again with the one JSON object asked for, "
+        "with exactly those keys, and nothing else."
+    )
+    messages = [*call.body["messages"], {"role": "assistant", "content": said}, user(again)]
+    return Call(call.host, {**call.body, "messages": messages})

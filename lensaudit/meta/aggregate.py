@@ -38,7 +38,7 @@ def aggregated(values: Values, *, full: str = "full", fluency: bool = True) -> l
             row of the same epoch (`full_ep5`), else of the row `full`.
         full: name of that row.
         fluency: False where no text classifier rated the generations: utility is then the
-            model utility alone, for the full model too.
+            model utility alone, and the full model's is always that of its row.
     """
     reference: dict[str | None, float] = {}
     for epoch in (None, *EPOCHS):
@@ -46,7 +46,8 @@ def aggregated(values: Values, *, full: str = "full", fluency: bool = True) -> l
             found, _ = _aggregate(name, values, math.nan, fluency=fluency)
             if math.isfinite(found["utility"]):
                 reference.setdefault(epoch, found["utility"])
-    reference |= values.full_utility
+    if fluency:  # the one the results name holds it
+        reference |= values.full_utility
     rows = []
     for model in values.models:
         epoch = epoch_of(model)

@@ -63,6 +63,27 @@ class Sources:
     """The formula behind each attack's numbers."""
     filters: dict[Attack, str] = field(default_factory=dict)
     """Which filters picked the models of each."""
+    files: dict[Attack, Path] = field(default_factory=dict)
+    """The last file that each was read from."""
+
+    def add(
+        self, attack: Attack, rows: Mapping[str, Stability], form: str, by: str, file: Path
+    ) -> None:
+        """Rows of one attack by one formula and filter; they replace those of the same metrics.
+
+        Raises:
+            InputError: those that stay are of another formula or filter.
+        """
+        own = self.robustness.setdefault(attack, {})
+        earlier = self.forms.get(attack, form), self.filters.get(attack, by)
+        if earlier != (form, by) and (stay := own.keys() - rows.keys()):
+            raise InputError(
+                f"{file}: {attack} is {form}, filter {by}; {self.files[attack]} is {earlier[0]}, "
+                f"filter {earlier[1]}, and has {shortened(sorted(stay), 3, ', ')} alone; wanted "
+                "one formula and filter an attack"
+            )
+        own.update(rows)
+        self.forms[attack], self.filters[attack], self.files[attack] = form, by, file
 
 
 def faithfulness_document(
@@ -106,7 +127,7 @@ def read_sources(paths: Sequence[Path]) -> Sources:
     """Faithfulness and robustness results; of two that say the same, the later one counts.
 
     Raises:
-        InputError: a file is none of these.
+        InputError: a file is none of these, or rows of an attack have two formulas or filters.
     """
     found = Sources()
     for path in paths:
@@ -126,10 +147,8 @@ def _read_into(found: Sources, path: Path) -> None:
         found.faithfulness.update({one.metric: one for one in judged.metrics})
     elif kind == "robustness":
         stable = read_judged(RobustnessRecord, path)
-        own = found.robustness.setdefault(stable.attack, {})
-        own.update({one.metric: one for one in stable.metrics})
-        found.forms[stable.attack] = str(stable.form)
-        found.filters[stable.attack] = str(stable.filter)
+        rows = {one.metric: one for one in stable.metrics}
+        found.add(stable.attack, rows, str(stable.form), str(stable.filter), path)
     elif isinstance(content, dict) and {"faithfulness", "robustness"} <= content.keys():
         _published_into(found, content, path)
     else:
@@ -153,11 +172,11 @@ def _published_into(found: Sources, content: Mapping[str, Any], path: Path) -> N
     }
     ours = tuple(one.get("uds") for one in values.values()) == UDS_ROBUSTNESS
     for attack, rows in values.items():
-        found.robustness.setdefault(attack, {}).update(
-            (name, Stability(metric=name, value=value, n=N_USABLE.get(name) if ours else None))
+        stable = {
+            name: Stability(metric=name, value=value, n=N_USABLE.get(name) if ours else None)
             for name, value in rows.items()
-        )
-        found.forms[attack], found.filters[attack] = "symmetric", "both"
+        }
+        found.add(attack, stable, "symmetric", "both", path)
     areas = read("faithfulness", "auc_roc")
     found.faithfulness.update({k: Faithfulness(metric=k, auc=v) for k, v in areas.items()})
 

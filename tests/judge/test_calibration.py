@@ -1,8 +1,10 @@
 import json
+from dataclasses import asdict
 
 import pytest
+from scipy.stats import spearmanr
 
-from lensaudit.errors import InputError
+from lensaudit.errors import InputError, PartialError, WorkError
 from lensaudit.judge.calibrate import Labelled, agreement, calibrate, read_labels, shipped_sets
 from lensaudit.judge.items import JudgeVerdict
 from lensaudit.judge.programmatic import TRAITS
@@ -58,9 +60,49 @@ def test_two_answers_of_a_pair_count_as_one():
     assert "holds 0" in (twins.reading or "")
 
 
+@pytest.mark.parametrize(
+    ("labels", "p"),
+    [
+        ((0, 0, 100, 100), 2 / 6),
+        ((0, 30, 60, 90), 2 / 24),
+        ((0, 30, 60, 80, 100), 2 / 120),
+        # one order in seven is as good, and there is none beyond it
+        ((0, *[100] * 6), 2 / 7),
+        ((0, *[100] * 3, *[50] * 3), 2 / 140),
+    ],
+)
+def test_few_labels_or_few_values_agree_by_chance(labels, p):
+    found = report(rows(*labels), *map(float, labels))
+    assert (found.spearman, found.p) == pytest.approx((1.0, p))
+    assert (found.reading is None) == (p <= 0.05)
+    turned = report(rows(*labels), *(100.0 - one for one in labels))
+    assert turned.p == pytest.approx(p)
+    assert ("the other way round" in turned.reading) == (p <= 0.05)
+
+
+def test_orders_of_many_labels_are_drawn_and_a_pair_moves_as_one():
+    labels, scores = range(0, 100, 5), [float(7 * at % 100) for at in range(20)]
+    found = report(rows(*labels), *scores)
+    assert found.p == pytest.approx(spearmanr(labels, scores).pvalue, abs=0.02)
+    assert found.p == report(rows(*labels), *scores).p
+    twins = rows(*labels, *labels, pairs=[(at, at % 20) for at in range(40)])
+    assert report(twins, *scores, *scores).p == found.p
+    # nineteen alike: one order in twenty is as good
+    alike = report(rows(0, *[100] * 19), 0.0, *[100.0] * 19)
+    assert alike.p == pytest.approx(2 / 20, abs=0.01)
+    assert "Spearman 1.00, p = 0." in alike.reading
+
+
 def test_what_cannot_be_computed_is_none():
     found = report(rows(10, 20, 30), None, None, None)
     assert (found.spearman, found.mae, found.pair_gap, found.n_invalid) == (None, None, None, 3)
+
+
+def test_scores_of_a_few_are_no_reading():
+    found = report(rows(0, 10, 20, 80, 90, 100, 50), 0.0, 10.0, 20.0, *[None] * 4)
+    assert found.reading == found.gap == "4 of 7 answers have no score: why"
+    with pytest.raises(WorkError, match="4 of 7"):
+        found.checked()
 
 
 @pytest.mark.parametrize("name", shipped_sets())
@@ -107,6 +149,24 @@ def test_a_model_is_calibrated_and_results_say_so(stub_of, tmp_path):
     assert kept["idk"]["spearman"] == found.spearman
     run_job(LogSettings(log=log, by="coherence", out=tmp_path / "other", **who))
     assert json.loads((tmp_path / "other" / "summary.json").read_text())["calibration"] == {}
+
+
+@pytest.mark.parametrize("cap", [{"max_calls": 14}, {"retries": 0, "concurrency": 1}])
+def test_what_is_not_finished_replaces_no_calibration(stub_of, client_of, tmp_path, cap):
+    stub = stub_of()
+    who = {"model": "stub-judge", "base_url": stub.url, "cache": tmp_path / "a.sqlite"}
+    whole = calibrate(CalibrationSettings(by="coherence", **who))
+    assert whole.reading is None
+    # two probes, then twelve answers
+    stub._queue.extend([] if "max_calls" in cap else [""] * 14 + ["500"] * 300)
+    part = calibrate(CalibrationSettings(by="coherence", fresh=True, **cap, **who))
+    assert part.n_unfinished == part.n_invalid == part.n - 12
+    assert "to do: " in (part.reading or "")
+    with pytest.raises(PartialError, match="the same command goes on"):
+        part.checked()
+    client = client_of(stub, cache=who["cache"])
+    kept = client.cache.fact(f"calibration:{whole.prompt_id}", client.endpoint.host, "stub-judge")
+    assert kept == asdict(whole)
 
 
 @pytest.mark.parametrize(

@@ -203,6 +203,39 @@ def test_a_server_that_sends_garbage_is_bad_input_and_not_a_passing_trouble(
     assert run(["judge", "run", rows, *on(stub_of(always="500"))]) == 75  # the pair
 
 
+@pytest.mark.parametrize(("by", "fault"), [("rubric", "bad-json"), ("idk", "")])
+def test_a_plan_is_no_less_than_what_the_run_takes(stub_of, rows, capsys, by, fault):
+    stub = stub_of()
+    command = ["judge", "run", rows, "--by", by, "--json", "--price-in", "1", *on(stub)]
+    command += ["--max-tokens", "40", "--out", "out"]
+    assert run(["judge", "probe", *on(stub)]) == 0
+    for more in [], ["--fresh"]:
+        capsys.readouterr()
+        assert run([*command, *more, "--dry-run"]) == 0
+        plan = json.loads(capsys.readouterr().out)
+        assert (plan["cached"], plan["probed"]) == (0, not more)
+        n_asked, stub.always = len(stub.chats), "" if more else fault
+        run([*command, *more])
+        spent = json.loads(capsys.readouterr().out)["spent"]
+        if not more:
+            assert plan["calls"] + plan["second_calls_at_most"] == len(stub.chats) - n_asked
+        assert 0 < spent["tokens_in"] <= plan["tokens_in_at_most"]
+        assert 0 < spent["cost"] <= plan["cost_at_most"]
+
+
+def test_a_second_question_that_is_left_is_planned(stub_of, rows, capsys):
+    stub = stub_of()
+    command = ["judge", "run", rows, "--out", "out", *on(stub, "--set", "concurrency=1")]
+    assert run(["judge", "probe", *on(stub)]) == 0
+    stub._queue.extend(["bad-json"] + [""] * 5)
+    assert run([*command, "--max-calls", "6"]) == 3
+    capsys.readouterr()
+    assert run([*command, "--dry-run", "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert (plan["calls"], plan["cached"], plan["second_calls_at_most"]) == (6, 6, 1)
+    assert plan["tokens_out_at_most"] == 512
+
+
 def test_a_limit_that_was_named_is_the_one_that_is_sent_and_planned(stub_of, rows, capsys):
     from support.judge_server import Abilities
 
@@ -217,7 +250,8 @@ def test_a_limit_that_was_named_is_the_one_that_is_sent_and_planned(stub_of, row
         assert run([*command, "--dry-run", *limit]) == 0
         plan = json.loads(capsys.readouterr().out)
         assert (plan["max_tokens_of_a_reply"], plan["probed"]) == (wanted, True)
-        assert plan["tokens_out_at_most"] == 6 * wanted
+        # a first and a second question an item
+        assert plan["tokens_out_at_most"] == 2 * 6 * wanted
         run([*command, *limit, "--out", f"out{wanted}"])
         capsys.readouterr()
         assert {chat["max_tokens"] for chat in stub.chats[-6:]} == {wanted}

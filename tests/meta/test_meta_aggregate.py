@@ -70,6 +70,16 @@ def test_without_fluency_utility_is_the_model_utility_of_both():
     assert row.utility_rel == pytest.approx(1)
 
 
+def test_without_fluency_the_utility_that_results_name_is_not_divided_by():
+    """It is a mean with fluency."""
+    named = {None: 0.7, "ep5": 0.8}
+    rows = values_of({"full": WHOLE, "npo_a_ep5": WHOLE}).rows
+    row = aggregated(Values(rows, full_utility=named), fluency=False)[-1]
+    assert row.utility_rel == pytest.approx(1)
+    [row] = aggregated(Values({"npo_a_ep5": rows["full"]}, full_utility=named), fluency=False)
+    assert row.reasons["utility_rel"] == "no utility of the full model of ep5 to divide by"
+
+
 def test_utility_is_relative_to_full_and_at_most_its():
     assert row_of({"fluency": 1.0, "retain_q_prob": 0.9}).utility_rel == 1.0
     row = row_of(full=False)

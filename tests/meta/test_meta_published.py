@@ -173,6 +173,24 @@ def test_a_document_that_meta_did_not_write_is_one_line(tmp_path, document, said
         read_sources([path])
 
 
+def test_rows_of_two_formulas_or_filters_are_no_table(tmp_path):
+    def wrote(name, metrics, form, by):
+        rows = [{"metric": one, "value": 0.5} for one in metrics]
+        content = {"attack": "relearn", "form": form, "filter": by, "metrics": rows}
+        return write_json(tmp_path / f"{name}.json", content | {"kind": "robustness"})
+
+    both, whole = ("em", "uds"), ("symmetric", "both")
+    first, same = wrote("one", both, *whole), wrote("two", ["em"], *whole)
+    for how in (("recovery", "both"), ("symmetric", "none")):
+        other = wrote("other", ["em"], *how)
+        said = f"other.json: relearn is {how[0]}, filter {how[1]}; .*two.json is symmetric, filter "
+        with pytest.raises(InputError, match=said + "both, and has uds alone"):
+            read_sources([first, same, other])
+        # nothing stays of the earlier file
+        assert read_sources([other, first]).forms == {"relearn": "symmetric"}
+        assert read_sources([other, same, first]).filters == {"relearn": "both"}
+
+
 def test_null_is_no_number_and_no_interval(tmp_path):
     rows = [FAITH, {"metric": "em", "auc": None, "interval_95": [0.1, 0.2]}, {"metric": "es"}]
     path = tmp_path / "faithfulness.json"

@@ -122,9 +122,9 @@ def test_a_metric_tells_pools_apart_where_its_interval_does(area, words):
 
 
 def test_a_judge_agrees_where_its_interval_says_so():
-    assert labels_agreed(0.9, 12) is None
-    assert "holds 0" in (labels_agreed(0.4, 12) or "")
-    assert labels_agreed(0.4, 100) is None
-    assert "other way round" in (labels_agreed(-0.9, 12) or "")
-    assert "3 scored" in (labels_agreed(0.9, 3) or "")
-    assert labels_agreed(None, 50) is not None
+    assert labels_agreed(0.9, 12, 0.001) is None
+    assert "holds 0" in (labels_agreed(0.4, 12, 0.2) or "")
+    assert labels_agreed(0.4, 100, 0.001) is None
+    assert "other way round" in (labels_agreed(-0.9, 12, 0.001) or "")
+    assert "3 scored" in (labels_agreed(0.9, 3, 1.0) or "")
+    assert labels_agreed(None, 50, None) is not None
