@@ -26,7 +26,6 @@ from lensaudit.errors import InputError, WorkError, told_by
 from lensaudit.groups import batched, by_length
 from lensaudit.metrics.registry import Measured, Trace, alternatives
 from lensaudit.models.checkpoint import loading
-from lensaudit.models.device import one_memory_error
 from lensaudit.models.generation import stop_ids
 from lensaudit.models.hashing import OVERRULED
 from lensaudit.models.sizes import ContextWindow
@@ -250,10 +249,7 @@ def generations(
     for places in by_length(prompts, batch_size, longest_first=True):
         asking = [prompts[place] for place in places]
         tokens, mask = padded(asking, asked, side="left", device=model.device)
-        with (
-            loading(f"{name(places[0])}: cannot generate under its generation_config.json"),
-            one_memory_error(),
-        ):
+        try:
             answer = model.generate(
                 input_ids=tokens,
                 attention_mask=mask.long(),
@@ -267,6 +263,9 @@ def generations(
                 eos_token_id=sorted(stop),
                 logits_processor=LogitsProcessorList([_Finite(places, name)]),
             )
+        except (ValueError, TypeError, ImportError):  # what a device or a kernel raises is neither
+            with loading(f"{name(places[0])}: cannot generate under its generation_config.json"):
+                raise
         new = answer[:, tokens.shape[1] :].tolist()
         said = (list(takewhile(lambda token: token not in stop, ids)) for ids in new)
         found.update(zip(places, said, strict=True))
