@@ -13,7 +13,6 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from operator import index
 from pathlib import Path
 from typing import Any
 
@@ -298,8 +297,10 @@ class Activations(InUse):
         """
         if isinstance(layers, int):
             raise InputError(f"layers={layers}: wanted several, in a list: [{layers}]")
-        chosen = range(self.n_layers) if layers is None else layers
-        slabs = self.slabs(idx, [*map(index, chosen)])  # also those of an array
+        chosen = np.asarray(range(self.n_layers) if layers is None else layers)
+        if chosen.ndim != 1 or (chosen.size and chosen.dtype.kind not in "iu"):
+            raise InputError(f"layers: found {chosen.dtype} values, wanted numbers of layers")
+        slabs = self.slabs(idx, chosen.tolist())
         return ExampleActivations(
             idx=idx,
             token_ids=torch.from_numpy(slabs.token_ids),

@@ -434,23 +434,29 @@ def _corrected(
 def noise_of(n: int, k: int, errors: Errors) -> float:
     """Standard deviation of `leak_corrected`, at most: of a fact that is said never or always.
 
-        sqrt(sum over c of P(c) m^c - 1)    P(c): two sets of k of the n samples have c in common
-                                            m: mean square of a factor
+        sqrt(sum over c of P(c) m^c f^2(k - c) - f)    P(c): two sets of k of n samples share c
+                                                       m: mean square of a factor, f: its mean,
+                                                       1 of a fact that is never said, else 0
 
     >>> noise_of(64, 64, Errors(1.0, 1.0)), round(noise_of(1, 1, Errors(1.0, 0.8)), 3)
     (0.0, 0.5)
+    >>> round(noise_of(1, 1, Errors(0.6, 1.0)), 3)
+    0.816
     """
     miss, hit = errors.factors
-    rates = 1 - errors.specificity, errors.sensitivity
-    square = max((1 - rate) * miss**2 + rate * hit**2 for rate in rates)
     ways, common = math.comb(n, k), range(max(0, 2 * k - n), k + 1)
-    try:
-        mean = math.fsum(
-            math.comb(k, c) * math.comb(n - k, k - c) / ways * square**c for c in common
-        )
-    except OverflowError:
-        return math.inf
-    return math.sqrt(max(0.0, mean - 1))
+    found = []
+    for rate, mean in ((1 - errors.specificity, 1), (errors.sensitivity, 0)):
+        square = (1 - rate) * miss**2 + rate * hit**2
+        try:
+            every = math.fsum(
+                math.comb(k, c) * math.comb(n - k, k - c) / ways * square**c * mean ** (k - c)
+                for c in common
+            )
+        except OverflowError:
+            return math.inf
+        found.append(math.sqrt(max(0.0, every - mean)))
+    return max(found)
 
 
 def plan_text(opened: Worst, settings: SampleSettings) -> str:

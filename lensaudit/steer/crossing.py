@@ -56,6 +56,7 @@ from lensaudit.steer.trait import (
     Trait,
     crossed_folder,
     found_in,
+    load_trait,
     swept_by,
     traits_of,
 )
@@ -187,8 +188,8 @@ def open_crossing(settings: CrossSettings, notice: Notice) -> Crossing:
             notice(told)
     rows: list[Level] = []
     left_out: dict[str, str] = {}
-    for trait in traits:
-        found = chosen_for(settings, trait, jobs[0])
+    for one, trait in zip(asked, traits, strict=True):
+        found = chosen_for(settings, load_trait(one.trait), jobs[0])
         if isinstance(found, str):
             left_out[trait.name] = found
             notice(f"{trait.name}: nothing is steered by it ({found})")
@@ -206,10 +207,12 @@ def open_crossing(settings: CrossSettings, notice: Notice) -> Crossing:
 def chosen_for(settings: CrossSettings, trait: Trait, job: Steering) -> Level | str:
     """A trait's direction at the strength that its own evaluation chose; or why there is none.
 
-    `steer eval` chose a coefficient; without it, the layer that `steer sweep` chose.
+    `steer eval` chose a coefficient; without it, the layer that `steer sweep` chose. `trait` has
+    all questions of its file: it asked these, or the first of them.
 
     Raises:
-        InputError: neither was run, its files were changed, or the vector is another one now.
+        InputError: neither was run, its files were changed, or the vector or the questions are
+            others now.
     """
     folder = found_in(settings, trait)
     places = [folder / name for name in ("results.json", "layer_sweep.json")]
@@ -236,9 +239,15 @@ def chosen_for(settings: CrossSettings, trait: Trait, job: Steering) -> Level | 
         raise InputError(
             f"{path}: is not the vector of {place}; run `lensaudit steer {command}` again"
         )
+    seen = (digest(list(trait.questions[:n])) for n in range(1, len(trait.questions) + 1))
+    if record.questions not in seen:
+        raise InputError(
+            f"{place}: chose on other questions than trait {trait.name} has now; run "
+            f"`lensaudit steer {command}` again"
+        )
     if vector.weights and vector.weights != job.checkpoint.weights:
         job.notice(f"{path}: was extracted from {vector.model}, not from {settings.name}")
-    dev = frozenset(chosen.dev_questions)
+    dev = frozenset(chosen.dev_questions) - {*chosen.test_questions}  # a single question is both
     return Level(f"by_{slug(trait.name)}", vector, float(coefficient), dev=dev)
 
 

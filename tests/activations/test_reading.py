@@ -6,6 +6,7 @@ import tracemalloc
 from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from support.store_cases import BASE, fill, make_example
@@ -69,6 +70,17 @@ def test_layers_are_selected_in_the_order_asked(full):
             found = cache.example(9, layers=layers)
             assert torch.equal(found.resid, make_example(9).resid[layers])
             assert torch.equal(found.final_norm, make_example(9).final_norm)
+
+
+@pytest.mark.parametrize("array", [list, np.array, torch.tensor])
+def test_masks_and_fractions_are_no_numbers_of_layers(full, array):
+    with open_activations(full) as cache:
+        assert torch.equal(
+            cache.example(9, layers=array([2, 0])).resid, make_example(9).resid[[2, 0]]
+        )
+        for layers in ([False, True, True], [0.5], [[1]]):
+            with pytest.raises(InputError, match="wanted numbers of layers"):
+                cache.example(9, layers=array(layers))
 
 
 def test_one_layer_over_all_examples_is_ragged(full):

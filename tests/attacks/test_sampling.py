@@ -129,6 +129,8 @@ def test_a_correction_that_is_all_noise_is_not_given():
     assert leaks(facts, 0.02, 8, Errors(0.95, 0.97), 0).reason is None
     # m is 3.7: its power is beyond floats
     assert noise_of(1000, 1000, Errors(0.6, 0.7)) == math.inf
+    # of a fact that is always said the first of two samples alone misses half the time
+    assert noise_of(2, 1, Errors(0.5, 1.0)) == pytest.approx(0.5**0.5)
     record = SampleRecord(
         source="m", retain=["r"], n_scored=64, samples=64, leak=[row], errors={"sensitivity": 0.95}
     )

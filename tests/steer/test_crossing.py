@@ -3,9 +3,11 @@
 import json
 import shlex
 import shutil
+import sys
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,18 +15,20 @@ from support import lines_of
 from support.command_cases import TRAITS
 
 from lensaudit.cli.main import run
+from lensaudit.errors import InputError
 from lensaudit.files import write_json
 from lensaudit.judge.items import JudgeVerdict
 from lensaudit.judge.programmatic import declines
 from lensaudit.judge.prompts import OF_TRAITS
 from lensaudit.results.kinds.steering import CrossedScore
-from lensaudit.results.locate import locate
+from lensaudit.results.locate import Found, locate
 from lensaudit.screen.steer import moves, of_traits
 from lensaudit.steer import asking
 from lensaudit.steer.estimators import SteeringVector, save_vector
 from lensaudit.steer.judging import JudgedAnswer
 from lensaudit.steer.settings import CrossSettings
 from lensaudit.steer.trait import found_in, load_trait
+from lensaudit.text import digest
 
 IDK = json.loads((OF_TRAITS / "demo_idk.json").read_text())
 HOW = "--judge idk --rollouts 1 --max-new-tokens 8 --positions last_prompt"
@@ -136,6 +140,33 @@ def test_a_trait_that_nothing_moved_is_asked_and_not_steered_by(there, capsys):
     assert f"wavers: nothing is steered by it ({why})" in captured.out
     assert "1 of 1 pairs of two traits move" in captured.out
     assert "declines on wavers" in captured.out
+
+
+def test_questions_in_another_order_are_not_those_that_were_chosen_on(there, monkeypatch):
+    from lensaudit.steer.crossing import chosen_for, open_crossing
+
+    settings = CrossSettings(name="demo/full", trait="declines.json,wavers.json", judge="idk")
+    job, trait = open_crossing(settings, print).jobs[0], load_trait("declines.json")
+    assert chosen_for(settings, trait, job).dev
+    more = replace(trait, questions=(*trait.questions, "And who was it?"))
+    assert chosen_for(settings, more, job).dev  # asked the first ten of them
+    with pytest.raises(InputError, match=r"other questions than trait declines .* steer eval"):
+        chosen_for(settings, replace(trait, questions=trait.questions[::-1]), job)
+    # a single question was both chosen on and reported on
+    monkeypatch.setattr(sys.modules[chosen_for.__module__], "Found", one_question(trait))
+    assert chosen_for(settings, replace(trait, questions=trait.questions[:1]), job).dev == set()
+
+
+def one_question(trait):
+    """What `steer eval` would have recorded of the first question alone."""
+
+    def read(kind, place):
+        record = Found(kind, place).record
+        chosen = replace(record.chosen, dev_questions=[0], test_questions=[0])
+        said = replace(record, chosen=chosen, questions=digest([trait.questions[0]]))
+        return SimpleNamespace(record=said)
+
+    return read
 
 
 def test_the_control_is_as_long_and_points_elsewhere(there):
