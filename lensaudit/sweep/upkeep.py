@@ -46,10 +46,10 @@ _WRITTEN = re.compile(
 _ATTACKED = re.compile(r"losses\.csv|errors\.csv|training-\d{8}\.safetensors|training\.json")
 """What attacks write beside a checkpoint."""
 _SUBMITTED = re.compile(
-    r"[\w-]+_(?:submitted|result)\.pkl|[\w-]+_log\.(?:out|err)|[\w-]+_submission\.sh"
-    r"|submission_file_[\w-]+\.sh"
+    r"slurm/(?:[0-9a-f]{16}/)?(?:[\w-]+_(?:submitted|result)\.pkl|[\w-]+_log\.(?:out|err)"
+    r"|[\w-]+_submission\.sh|submission_file_[\w-]+\.sh)"
 )
-"""What submitit writes."""
+"""What submitit writes, in a folder a run; it used to be one for all."""
 _TRASH = re.compile(r"(.+?)(?:\.partial)?-[0-9a-f]{8}")
 _JOURNAL = ("journal.json", "journal.lock", "download.lock")
 Ours = Callable[[Path], bool]
@@ -133,7 +133,7 @@ def _leftovers(sweep: Sweep, *, others: bool) -> Iterator[tuple[Path, Ours]]:
     if all_done:
         here = set(root.glob("weights/*")) - {sweep.weights / "trash"}
         yield from ((path, fetched) for path in sorted(here))
-        yield from ((path, _is_submitted) for path in sorted(root.glob("slurm/*")))
+        yield from ((path, partial(_is_submitted, root)) for path in sorted(root.glob("slurm/*")))
     for unit in map(sweep.unit, strangers(sweep) if others else ()):
         yield unit, _of_unit(unit)
 
@@ -166,8 +166,8 @@ def _is_of_work(work: Path, path: Path) -> bool:
     return kind in (RESULT, "registry.json")
 
 
-def _is_submitted(path: Path) -> bool:
-    return _SUBMITTED.fullmatch(path.name) is not None
+def _is_submitted(root: Path, path: Path) -> bool:
+    return _SUBMITTED.fullmatch(path.relative_to(root).as_posix()) is not None
 
 
 def _of_unit(unit: Path) -> Ours:

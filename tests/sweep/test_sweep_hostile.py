@@ -130,6 +130,7 @@ def over(tmp_path):
         *(f"weights/{fetched}/model.safetensors", "weights/journal.lock"),
         f"weights/{fetched}.partial/.cache/huggingface/download/x.lock",
         *(f"weights/trash/{fetched}-0123abcd/config.json", "slurm/12_0_log.out"),
+        "slurm/0123456789abcdef/12_0_result.pkl",
         *(f"work/{old}/patch/results.jsonl", "weights/trash/x-01234567/notes.txt"),
     ):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
@@ -183,6 +184,7 @@ def test_a_leftover_that_cannot_be_removed_is_not_called_removed(over, monkeypat
         *("weights/mine/model.safetensors", "weights/trash/mine/model.safetensors"),
         *("weights/trash/NAME-0123abcd/thesis.tex", "weights/trash/NAME/config.json"),
         *("slurm/run.sh", "slurm/mine/thesis.tex"),
+        *("slurm/0123456789abcdef/thesis.tex", "slurm/mine/12_0_result.pkl"),
     ],
 )
 def test_a_leftover_with_anything_of_others_stays_whole_and_is_named(over, capsys, name, kind):
