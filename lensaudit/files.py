@@ -299,6 +299,10 @@ def _cell(value: Any) -> Any:
     return f"'{value}" if dangerous else value
 
 
+def _not_through_a_link(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
+
+
 def append_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     """Append whole lines and fsync: after a kill every earlier line is still there.
 
@@ -306,11 +310,11 @@ def append_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     rows stay.
 
     Raises:
-        InputError | TryAgainError | WorkError: by cause; the file is as it was before.
+        InputError | TryAgainError | WorkError: by cause, as a link; the file is as it was before.
     """
     content = jsonl_bytes(rows)
     check_plain(path)
-    with os_errors(path), path.open("ab+", buffering=0) as stream:
+    with os_errors(path), open(path, "ab+", buffering=0, opener=_not_through_a_link) as stream:
         end = stream.seek(0, os.SEEK_END)
         stream.seek(max(0, end - 1))
         # a line cut by a kill gets its newline, so the next append does not extend it

@@ -35,7 +35,7 @@ from lensaudit.sweep.attempts import (
     strangers,
 )
 from lensaudit.sweep.plan import Sweep, Unit, is_id
-from lensaudit.sweep.removal import check_below
+from lensaudit.sweep.removal import check_below, check_unlinked
 from lensaudit.sweep.weights import folder_name
 
 _WRITTEN = re.compile(
@@ -64,9 +64,10 @@ def retry(sweep: Sweep, names: Sequence[str] = (), *, redo: bool = False) -> lis
         redo: finished units of `names` too; their results are removed.
 
     Raises:
-        InputError: a name is not in the plan, `redo` without names, or a result's folder holds a
-            file of others: it stays.
+        InputError: a name is not in the plan, `redo` without names, a result's folder holds a file
+            of others: it stays; or there is a link where a run writes.
     """
+    check_unlinked(sweep.root)
     if redo and not names:
         raise InputError("--redo computes finished units again: name their models")
     states = states_of(sweep)

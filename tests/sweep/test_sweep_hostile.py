@@ -11,7 +11,7 @@ from lensaudit.cli.main import run
 from lensaudit.errors import InputError, LensAuditError
 from lensaudit.files import remove_files, write_json
 from lensaudit.partials import process_name
-from lensaudit.sweep.attempts import MAX_TRIES, claimed, finished, holder, state_of
+from lensaudit.sweep.attempts import MAX_TRIES, claimed, finished, holder, set_back, state_of
 from lensaudit.sweep.plan import is_id, read_plan
 from lensaudit.sweep.removal import remove_below
 from lensaudit.sweep.upkeep import remove
@@ -112,6 +112,29 @@ def test_nothing_outside_the_folder_is_removed(tmp_path, witness):
             remove(sweep, {path: [path]})
     remove_below(root, root / "work")  # the link in it goes, not what it points to
     assert not (root / "work").exists()
+
+
+@pytest.mark.parametrize(
+    "name", ["work", "slurm", "work/ID", "work/ID/eval", "work/ID/registry.json", "units/ID"]
+)
+def test_a_sweep_with_a_link_where_a_run_writes_is_not_run(tmp_path, witness, capsys, name):
+    root = tmp_path / "sweep"
+    link = root / name.replace("ID", toy_sweep(root).anchor_units()[0].id)
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.symlink_to(witness / "thesis.txt" if link.suffix else witness)
+    before = sorted(root.rglob("*"))
+    for command in ("run", "retry"):
+        assert run(["sweep", command, str(root)]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line == f"lensaudit: {link}: is a link, and lensaudit makes none; move it away"
+    assert sorted(root.rglob("*")) == before
+
+
+def test_a_log_of_attempts_is_not_written_through_a_link(tmp_path, witness):
+    log = tmp_path / "log.jsonl"
+    log.symlink_to(witness / "thesis.txt")
+    with pytest.raises(InputError, match="symbolic link"):
+        set_back(log)
 
 
 @pytest.fixture
