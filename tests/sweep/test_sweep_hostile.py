@@ -123,7 +123,7 @@ def test_a_sweep_with_a_link_where_a_run_writes_is_not_run(tmp_path, witness, ca
     link.parent.mkdir(parents=True, exist_ok=True)
     link.symlink_to(witness / "thesis.txt" if link.suffix else witness)
     before = sorted(root.rglob("*"))
-    for command in ("run", "retry"):
+    for command in ("run", "retry", "fetch", "verify"):
         assert run(["sweep", command, str(root)]) == 2
         (line,) = capsys.readouterr().err.splitlines()
         assert line == f"lensaudit: {link}: is a link, and lensaudit makes none; move it away"
