@@ -10,6 +10,7 @@ import stat
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -299,6 +300,10 @@ def _cell(value: Any) -> Any:
     return f"'{value}" if dangerous else value
 
 
+def _not_through_a_link(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
+
+
 def append_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     """Append whole lines and fsync: after a kill every earlier line is still there.
 
@@ -306,11 +311,11 @@ def append_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     rows stay.
 
     Raises:
-        InputError | TryAgainError | WorkError: by cause; the file is as it was before.
+        InputError | TryAgainError | WorkError: by cause, as a link; the file is as it was before.
     """
     content = jsonl_bytes(rows)
     check_plain(path)
-    with os_errors(path), path.open("ab+", buffering=0) as stream:
+    with os_errors(path), open(path, "ab+", buffering=0, opener=_not_through_a_link) as stream:
         end = stream.seek(0, os.SEEK_END)
         stream.seek(max(0, end - 1))
         # a line cut by a kill gets its newline, so the next append does not extend it
@@ -336,16 +341,21 @@ def read_bytes(path: Path) -> bytes:
     return b""
 
 
-def read_text(path: Path) -> str:
+MOST_UNPACKED = 1 << 30
+"""Bytes that a file packed by gzip may have: a small one must not fill the memory."""
+
+
+def read_text(path: Path, *, most: int = MOST_UNPACKED) -> str:
     """A text file in UTF-8, or in UTF-16 that shows itself; unpacked where it is packed by gzip.
 
     Raises:
-        InputError: missing, no ordinary file, unreadable or in another encoding.
+        InputError: missing, no ordinary file, unreadable or in another encoding, or with more than
+            `most` bytes once unpacked.
     """
     with reading(path):
         content = path.read_bytes()
         try:
-            text = gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
+            text = _unpacked(path, content, most) if content[:2] == b"\x1f\x8b" else content
             encoding = next((one for mark, one in _MARKS.items() if text[:2] in mark), "utf-8-sig")
             return text.decode(encoding).replace("\r\n", "\n").replace("\r", "\n")
         except (UnicodeDecodeError, EOFError, zlib.error) as error:
@@ -353,16 +363,25 @@ def read_text(path: Path) -> str:
             raise InputError(f"{path}: not UTF-8 text; {todo}") from error
 
 
+def _unpacked(path: Path, content: bytes, most: int) -> bytes:
+    """What gzip packed, read until it is more than `most` bytes."""
+    stream = gzip.GzipFile(fileobj=io.BytesIO(content))
+    text = b"".join(islice(iter(lambda: stream.read(1 << 20), b""), (most >> 20) + 1))
+    if len(text) > most:
+        raise InputError(f"{path}: unpacked it has more than {most >> 20} MB; unpack it yourself")
+    return text
+
+
 def read_toml(path: Path) -> dict[str, Any]:
     """The table of a TOML file.
 
     Raises:
-        InputError: as `read_text`, or it is no TOML.
+        InputError: as `read_text`, packed with more than 1 MB, or it is no TOML.
     """
     import tomllib  # help reads no file
 
     try:
-        return tomllib.loads(read_text(path))
+        return tomllib.loads(read_text(path, most=1 << 20))
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise InputError(f"{path}: not TOML: {error}") from error
 

@@ -1,6 +1,7 @@
 """Every file is complete or not there, and no name leads out of its folder."""
 
 import errno
+import gzip
 import json
 import os
 import signal
@@ -180,6 +181,16 @@ def test_a_symbolic_link_stays_one(tmp_path):
     files.write_json(link, 1)
     assert link.is_symlink()
     assert (tmp_path / "disk" / "real.json").read_text() == "1\n"
+
+
+def test_a_small_file_does_not_unpack_to_more_than_is_read(tmp_path):
+    path, half = tmp_path / "lensaudit.toml", b"#" * (1 << 19)
+    path.write_bytes(gzip.compress(half) + gzip.compress(half))  # read whole, in two parts
+    assert files.read_text(path, most=1 << 20).encode() == 2 * half
+    assert files.read_toml(path) == {}
+    path.write_bytes(path.read_bytes() + gzip.compress(b"#"))
+    with pytest.raises(InputError, match="unpacked it has more than 1 MB"):
+        files.read_toml(path)
 
 
 @pytest.mark.parametrize("value", ["=1+1", "+1", "-1", "@x", "\t=1"])

@@ -4,6 +4,7 @@ Files appear whole, read back, once, whoever else is writing.
 """
 
 import os
+import re
 import secrets
 import shutil
 import stat
@@ -21,6 +22,8 @@ from lensaudit.files import appear, link_new, os_errors
 from lensaudit.partials import process_name, works_on
 
 LOCKS = ".locks"
+MARK = re.compile(r"use\.[0-9a-f]{8}-\d+-[0-9a-f]{8}")
+"""Name of the file by which a process says that it uses a cache."""
 
 USE_AGE_S = 24 * 3600.0
 """A mark of another machine that was not renewed for this long counts as gone."""
@@ -99,9 +102,11 @@ def _remove(mark: Path) -> None:
 
 
 def users(folder: Path) -> list[str]:
-    """Processes that use a cache now; marks of dead ones are removed."""
-    alive = []
-    for path in (folder / LOCKS).glob("use.*"):
+    """Processes that use a cache now; marks of dead ones are removed, and nothing else."""
+    alive, locks = list[str](), folder / LOCKS
+    for path in () if locks.is_symlink() else locks.glob("use.*"):
+        if MARK.fullmatch(path.name) is None:
+            continue
         process = path.name.removeprefix("use.").rpartition("-")[0]
         with suppress(OSError, ValueError):
             if works_on(process, path, USE_AGE_S):

@@ -7,7 +7,7 @@ import re
 import secrets
 from pathlib import Path
 
-from lensaudit.activations.presence import LOCKS, users
+from lensaudit.activations.presence import LOCKS, MARK, users
 from lensaudit.activations.spec import SPEC, read_spec
 from lensaudit.files import files_below, os_errors, remove_files
 from lensaudit.partials import is_partial, process_name
@@ -19,7 +19,7 @@ STAGED = re.compile(r"\.(?:deleting|import)-([0-9a-f]{8}-\d+)-[0-9a-f]{8}")
 """A folder on its way out or in, with the process that moves it."""
 OWN_FILES = {
     QUARANTINE: re.compile(r"(?:spec\.json|SEAL\.json|shard-\d{6}\.h5)\.\d{8}T\d{6}Z-[0-9a-f]{4}"),
-    LOCKS: re.compile(r"use\.[0-9a-f]{8}-\d+-[0-9a-f]{8}|.*\.lock"),
+    LOCKS: re.compile(rf"{MARK.pattern}|.*\.lock"),
     "": re.compile(
         r"spec\.json|SEAL\.json|imported\.json|asked\.json|shard-\d{6}\.h5|unfinished-blocks\.(?:bin|json)"
     ),

@@ -231,10 +231,11 @@ def _check_hub_reads(named: Sequence[str]) -> None:
         from huggingface_hub import get_session  # a tenth of a second
 
         get_session()
-    except ValueError as error:
+    except ValueError:  # quotes the address, and with it a password
         raise click.UsageError(
-            f"{', '.join(named)}: huggingface_hub cannot read it ({error}); correct or unset it"
-        ) from error
+            f"{', '.join(named)}: huggingface_hub cannot read it; wanted http(s)://host[:port], of "
+            "a timeout seconds; correct or unset it"
+        ) from None
 
 
 @click.command()

@@ -46,6 +46,7 @@ _COLUMNS: Mapping[str, Sequence[str]] = {
 }
 """Field -> what it may be called, the likeliest first."""
 _TABLES = (".csv", ".tsv", ".parquet", ".xlsx")
+_GAP = re.compile(r"[ ,\r\n\t]*")
 _SHAPE = ("num_hidden_layers", "hidden_size", "vocab_size")
 
 
@@ -302,13 +303,13 @@ def _first_rows(path: Path) -> list[Mapping[str, Any]]:
 def _cut_list(text: str) -> list[Any]:
     """The whole objects at the beginning of a list that is cut off."""
     decoder, rows, at = json.JSONDecoder(), [], text.index("[") + 1
-    while True:
-        at += len(text[at:]) - len(text[at:].lstrip(" ,\r\n\t"))
+    while gap := _GAP.match(text, at):
         try:
-            row, at = decoder.raw_decode(text, at)
+            row, at = decoder.raw_decode(text, gap.end())
         except ValueError:
-            return rows
+            break
         rows.append(row)
+    return rows
 
 
 def _kind_of(name: str, kinds: Mapping[str, re.Pattern[str]]) -> str | None:

@@ -268,12 +268,13 @@ class AuditCallback(TrainerCallback):
     @ends_as_sources()  # the first checkpoint may be `full` as it was
     def _audited(self, step: int, folder: Path) -> CheckpointAudit:
         began, asked, left_out = time.monotonic(), self.settings, []
-        place, source = self.out / f"step-{step}", source_of(folder, str(asked.full))
+        place, known = self.out / f"step-{step}", load_registry(asked.registry)
+        source = source_of(folder, str(asked.full), known)
         left_s = float("inf") if asked.budget_s is None else began + asked.budget_s
-        known = None
+        answered = None
         if asked.association != "none":
             try:
-                known = self._known(source, place)
+                answered = self._known(source, place)
             except InputError as error:
                 left_out.append(str(error))
         names = (one.name for one in place.glob(f"{_PATCHED}[0-9]*"))
@@ -296,7 +297,7 @@ class AuditCallback(TrainerCallback):
         self._rows = max(FEWEST, rows // 2) if time.monotonic() > left_s and rows > FEWEST else rows
         _, judged = verdicts([place]).of(found.folder)
         verdict = judged.verdict if judged else found.verdict
-        return CheckpointAudit(step, folder, found, verdict, known, keeps, tuple(left_out))
+        return CheckpointAudit(step, folder, found, verdict, answered, keeps, tuple(left_out))
 
     def _known(self, source: str, place: Path) -> KnowResult:
         asked = self.settings

@@ -16,7 +16,7 @@ from lensaudit.text import slug
 
 _UNREADABLE = (
     *(OSError, ValueError, KeyError, EOFError, RuntimeError, AttributeError, IndexError),
-    *(zipfile.BadZipFile, zlib.error, struct.error),
+    *(MemoryError, zipfile.BadZipFile, zlib.error, struct.error),
 )
 """What readers of archives and arrays raise over bytes that nobody wrote."""
 

@@ -124,15 +124,17 @@ def check_url(url: str, option: str = "--base-url") -> str:
     """The address without a trailing slash; `option` names it in errors.
 
     Raises:
-        InputError: not http(s), or with a user, a query or a fragment in it.
+        InputError: not http(s), or with a user, a query or a fragment in it; of the last three
+            nothing is shown.
     """
+    # before it is split: of "https://me:a#b@host" the password is host and fragment
+    if "@" in url:
+        raise InputError(f"{option} holds a user name or password; give a key by --key-env")
     try:
         parts = urlsplit(url)
         host, _ = parts.hostname, parts.port
-    except ValueError as error:
-        raise InputError(f"{option} is no address ({error})") from error
-    if parts.username or parts.password:
-        raise InputError(f"{option} holds a user name or password; give a key by --key-env")
+    except ValueError:  # quotes the address
+        raise InputError(f"{option} is no address; wanted http(s)://host[:port]/v1") from None
     if parts.scheme not in ("http", "https") or not host:
         raise InputError(f"{option} is {url!r}, wanted http(s)://host[:port]/v1")
     if parts.query or parts.fragment:

@@ -123,15 +123,15 @@ def answered_for(path: Path) -> list[Path]:
     """The files of which a manifest says how a run of ours wrote them, there or not.
 
     Raises:
-        InputError: it was edited, or is another program's.
+        InputError: it was edited, is another program's, or names a file elsewhere.
     """
-    content = signed_object(path)
+    content, home = signed_object(path), home_of(path)
     files, wanted = content.get("files"), {one.name for one in fields(Manifest)} - {"kind"}
     if not isinstance(files, Mapping) or not wanted <= content.keys():
         raise InputError(f"{path}: is not the manifest of a run of lensaudit")
-    if away := next(filter(_is_away, files), None):
+    if away := next((one for one in files if _is_away(one) or _is_linked(home, one)), None):
         raise InputError(f"{path}: names {away[:80]!r}, which is not below its folder")
-    return [home_of(path) / name for name in files]
+    return [home / name for name in files]
 
 
 def home_of(manifest: Path) -> Path:
@@ -149,6 +149,11 @@ def home_of(manifest: Path) -> Path:
 
 def _is_away(name: str) -> bool:
     return Path(name).is_absolute() or ".." in Path(name).parts
+
+
+def _is_linked(home: Path, name: str) -> bool:
+    """Whether a file below `home` is elsewhere, as a folder on the way to it is a link."""
+    return not (home / name).parent.resolve().is_relative_to(home.resolve())
 
 
 def is_whole(folder: Path) -> bool:

@@ -22,8 +22,13 @@ from lensaudit.results.reading import json_object, part
 
 
 def begin(folder: Path, key: str, command: str) -> Path:
-    """Mark `folder` as the run's of this key, and take away the verdict of an earlier one."""
-    make_folder(folder)
+    """Mark `folder` as the run's of this key, and take away the verdict of an earlier one.
+
+    Raises:
+        InputError: a link in it leads elsewhere, or it cannot be written.
+    """
+    if link := next((one for one in make_folder(folder).rglob("*") if one.is_symlink()), None):
+        raise InputError(f"{link}: is a link, and lensaudit makes none; move it away")
     # first of all: on a full disk the folder stays the run's, begun or finished
     write_json(folder / BEGUN, {"command": command, "inputs": {"key": key}})
     (folder / MANIFEST).unlink(missing_ok=True)

@@ -405,13 +405,13 @@ def publish(sweep: Sweep, unit: Unit, record: Mapping[str, Any] | None) -> None:
         identity = {"schema": SCHEMA, "key": unit.id, "unit": unit.id, "target": unit.target}
         write_keyed(work / RESULT, {**identity, "variant": unit.variant, **record, "files": files})
     for name in gone:
-        remove_below(work, work / name)
+        remove_below(sweep.root, work / name)
     with os_errors(done):
         done.parent.mkdir(parents=True, exist_ok=True)
         if finished(sweep, unit) is not None:  # another worker was faster; both hold the same
             remove_below(sweep.root, work)
             return
-        remove_below(done.parent, done)
+        remove_below(sweep.root, done)
         os.rename(work, done)
         sync_folder(done.parent)
     if finished(sweep, unit) is None:

@@ -10,6 +10,7 @@ order, does not start a killed worker again and knows no slots.
 import contextlib
 import multiprocessing
 import os
+import secrets
 import signal
 import sys
 import threading
@@ -25,6 +26,7 @@ from typing import Any
 
 from lensaudit.choices import in_commas
 from lensaudit.errors import InputError, TryAgainError, need, told_by
+from lensaudit.files import os_errors
 from lensaudit.orphans import when_orphaned
 from lensaudit.sweep.attempts import MAX_KILLS, Preempted, UnitState, state_of
 from lensaudit.sweep.plan import Sweep, Unit, read_plan
@@ -362,11 +364,15 @@ def run_slurm(orders: Sequence[Order], *, settings: RunSettings, report: Report)
     import submitit
 
     try:
-        folder = Path(orders[0].root) / "slurm"
+        # a new one each time: what submitit finds as the result of a job is unpickled
+        folder = Path(orders[0].root) / "slurm" / secrets.token_hex(8)
         executor = submitit.AutoExecutor(folder=folder, cluster=settings.cluster)
         executor.update_parameters(**parameters)
     except (RuntimeError, NameError, TypeError, ValueError) as error:
         raise InputError(f"--engine slurm: {told_by(error)}") from error
+    with os_errors(folder):
+        folder.parent.mkdir(exist_ok=True)
+        folder.mkdir(mode=0o700)
     if settings.cluster == "slurm":
         with executor.batch():
             jobs = [executor.submit(order) for order in orders]

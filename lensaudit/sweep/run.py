@@ -30,6 +30,7 @@ from lensaudit.sweep.attempts import (
     why_missing,
 )
 from lensaudit.sweep.plan import Sweep, Target, Unit, read_plan
+from lensaudit.sweep.removal import check_unlinked
 from lensaudit.sweep.settings import RunSettings
 from lensaudit.text import printable
 
@@ -229,7 +230,12 @@ def rounds(
     report: Report,
     pause_s: float,
 ) -> None:
-    """Order what is left, again and again, until a round changes nothing."""
+    """Order what is left, again and again, until a round changes nothing.
+
+    Raises:
+        InputError: the sweep's folder holds a link where a run writes.
+    """
+    check_unlinked(sweep.root)
     before: list[UnitState] = []
     while True:
         states = [state_of(sweep, unit, run=order.run) for unit in units]

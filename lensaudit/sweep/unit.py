@@ -52,6 +52,7 @@ from lensaudit.sweep.planning import (
     validity_data,
     without_rows,
 )
+from lensaudit.sweep.removal import check_unlinked
 from lensaudit.sweep.run import Report
 from lensaudit.sweep.settings import RELEARNED
 from lensaudit.sweep.values import Values, values_in
@@ -315,8 +316,9 @@ def verify_sweep(
     """Compute `sample` random finished units again, with caches of their own.
 
     Raises:
-        InputError: nothing is finished.
+        InputError: nothing is finished, or there is a link where a run writes.
     """
+    check_unlinked(sweep.root)
     done = {unit.id: unit for unit in sweep.units if finished(sweep, unit) is not None}
     if not done:
         raise InputError(f"{sweep.root}: no unit is finished; run the sweep first")

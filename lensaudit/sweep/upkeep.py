@@ -35,7 +35,7 @@ from lensaudit.sweep.attempts import (
     strangers,
 )
 from lensaudit.sweep.plan import Sweep, Unit, is_id
-from lensaudit.sweep.removal import check_below
+from lensaudit.sweep.removal import check_below, check_unlinked
 from lensaudit.sweep.weights import folder_name
 
 _WRITTEN = re.compile(
@@ -46,10 +46,10 @@ _WRITTEN = re.compile(
 _ATTACKED = re.compile(r"losses\.csv|errors\.csv|training-\d{8}\.safetensors|training\.json")
 """What attacks write beside a checkpoint."""
 _SUBMITTED = re.compile(
-    r"[\w-]+_(?:submitted|result)\.pkl|[\w-]+_log\.(?:out|err)|[\w-]+_submission\.sh"
-    r"|submission_file_[\w-]+\.sh"
+    r"slurm/(?:[0-9a-f]{16}/)?(?:[\w-]+_(?:submitted|result)\.pkl|[\w-]+_log\.(?:out|err)"
+    r"|[\w-]+_submission\.sh|submission_file_[\w-]+\.sh)"
 )
-"""What submitit writes."""
+"""What submitit writes, in a folder a run; it used to be one for all."""
 _TRASH = re.compile(r"(.+?)(?:\.partial)?-[0-9a-f]{8}")
 _JOURNAL = ("journal.json", "journal.lock", "download.lock")
 Ours = Callable[[Path], bool]
@@ -64,9 +64,10 @@ def retry(sweep: Sweep, names: Sequence[str] = (), *, redo: bool = False) -> lis
         redo: finished units of `names` too; their results are removed.
 
     Raises:
-        InputError: a name is not in the plan, `redo` without names, or a result's folder holds a
-            file of others: it stays.
+        InputError: a name is not in the plan, `redo` without names, a result's folder holds a file
+            of others: it stays; or there is a link where a run writes.
     """
+    check_unlinked(sweep.root)
     if redo and not names:
         raise InputError("--redo computes finished units again: name their models")
     states = states_of(sweep)
@@ -133,7 +134,7 @@ def _leftovers(sweep: Sweep, *, others: bool) -> Iterator[tuple[Path, Ours]]:
     if all_done:
         here = set(root.glob("weights/*")) - {sweep.weights / "trash"}
         yield from ((path, fetched) for path in sorted(here))
-        yield from ((path, _is_submitted) for path in sorted(root.glob("slurm/*")))
+        yield from ((path, partial(_is_submitted, root)) for path in sorted(root.glob("slurm/*")))
     for unit in map(sweep.unit, strangers(sweep) if others else ()):
         yield unit, _of_unit(unit)
 
@@ -166,8 +167,8 @@ def _is_of_work(work: Path, path: Path) -> bool:
     return kind in (RESULT, "registry.json")
 
 
-def _is_submitted(path: Path) -> bool:
-    return _SUBMITTED.fullmatch(path.name) is not None
+def _is_submitted(root: Path, path: Path) -> bool:
+    return _SUBMITTED.fullmatch(path.relative_to(root).as_posix()) is not None
 
 
 def _of_unit(unit: Path) -> Ours:

@@ -5,7 +5,7 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from lensaudit.data.tofu import DEMO as DEMO_ROWS
@@ -16,7 +16,7 @@ from lensaudit.models.at_hand import check_at_hand
 from lensaudit.models.checkpoint import Checkpoint, open_checkpoint, place_of
 from lensaudit.models.device import resolve_device
 from lensaudit.models.likeness import check_same_shape
-from lensaudit.models.registry import DEMO, ModelSpec, load_registry, resolve
+from lensaudit.models.registry import DEMO, ModelSpec, Registry, load_registry, resolve
 from lensaudit.results.kinds.curve import CurveRow
 from lensaudit.results.manifest import manifest
 from lensaudit.results.owner import check_free
@@ -44,6 +44,7 @@ from lensaudit.sweep.planning import (
     missing_lines,
     with_data,
 )
+from lensaudit.sweep.removal import check_unlinked
 from lensaudit.sweep.run import Order, attempt, check_anchor
 from lensaudit.sweep.settings import WatchSettings
 from lensaudit.sweep.values import Values, values_in
@@ -194,6 +195,7 @@ def _check_own(out: Path) -> None:
 
 def _planned(sweep: Sweep) -> Sweep:
     """The plan that lies in the folder, as far as it has grown; the folder holds one curve."""
+    check_unlinked(sweep.root)
     if not sweep.file.exists():
         write_plan(sweep)
     found = read_plan(sweep.root)
@@ -239,17 +241,40 @@ def epoch_of(folder: Path) -> float | None:
     return None
 
 
-def source_of(folder: Path, full: str) -> str:
-    """A checkpoint's name; of an adapter, with the model that it was trained on.
+def source_of(folder: Path, full: str, known: Registry) -> str:
+    """A checkpoint's name; of an adapter, with `full`, which it was trained on.
 
     Args:
         folder: that a trainer wrote.
-        full: what an adapter whose file names no base model was trained on.
+        full: the model before unlearning; of one with an adapter, new ones are for its base.
+        known: names that can be asked for.
+
+    Raises:
+        InputError: the adapter's file names another base model, which is compared, never followed.
     """
     if not (folder / CONFIG).exists():
         return named(folder)
-    base = json_object(folder / CONFIG).get("base_model_name_or_path")
-    return f"{base or full}+{named(folder)}"
+    said = json_object(folder / CONFIG).get("base_model_name_or_path")
+    spec = resolve(full, known)
+    base = full.removesuffix(f"+{spec.adapter.name}") if spec.adapter else full
+    if isinstance(said, str) and said and not _is_base(said, base, spec, known):
+        raise InputError(
+            f"{folder.name}: {CONFIG} names the base model {said[:80]!r}, and full is {full}; name the "
+            "model that the adapter was trained on as full, or correct the file"
+        )
+    return f"{base}+{named(folder)}"
+
+
+def _is_base(said: str, base: str, full: ModelSpec, known: Registry) -> bool:
+    """Whether a name means the base of `full`, as far as can be told without fetching anything."""
+    with contextlib.suppress(InputError):
+        other = resolve(said, known)
+        if other.is_here:
+            own = replace(full, adapter=None)
+            return open_checkpoint(other).weights == open_checkpoint(own).weights
+        if full.local is None:
+            return other.repo == full.repo
+    return PurePath(said).name in {PurePath(one).name for one in (base, full.repo)}
 
 
 def _opened(folder: Path, settings: WatchSettings) -> Checkpoint | str | None:
@@ -259,8 +284,9 @@ def _opened(folder: Path, settings: WatchSettings) -> Checkpoint | str | None:
         # of a time that is far ahead the clock was set back since
         if not times or abs(time.time() - max(times)) < settings.settled_s:
             return None
-        name = source_of(folder, _anchor("full", settings))
-        return open_checkpoint(resolve(name, load_registry(settings.registry)))
+        known = load_registry(settings.registry)
+        name = source_of(folder, _anchor("full", settings), known)
+        return open_checkpoint(resolve(name, known))
     except OSError:  # it was removed meanwhile
         return None
     except LensAuditError as error:

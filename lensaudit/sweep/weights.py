@@ -27,6 +27,7 @@ from lensaudit.partials import is_running, process_name
 from lensaudit.results.reading import Whole, checked_as
 from lensaudit.sweep.attempts import locked, state_of
 from lensaudit.sweep.plan import Sweep, Target
+from lensaudit.sweep.removal import check_unlinked
 from lensaudit.text import slug
 
 if TYPE_CHECKING:
@@ -375,8 +376,10 @@ def fetch_left(sweep: Sweep, quota_bytes: int | None, report: Callable[[str], No
     """Fetch the checkpoints of all units that are left.
 
     Raises:
+        InputError: there is a link where a run writes.
         PartialError: names those that were not fetched, and why.
     """
+    check_unlinked(sweep.root)
     left = [unit.target for unit in sweep.units if state_of(sweep, unit).name != "done"]
     names = [*dict.fromkeys([*sweep.anchors.values(), *left])] if left else []
     weights = Weights(sweep, NO_QUOTA if quota_bytes is None else quota_bytes)

@@ -174,3 +174,19 @@ def test_a_mark_of_another_machine_counts_until_it_is_old(tmp_path):
     os.utime(mark, (old, old))
     assert presence.users(folder) == []
     assert not mark.exists()
+
+
+def test_only_marks_of_ours_are_removed_and_none_behind_a_link(tmp_path):
+    folder, mine = fill(tmp_path / "store", n=1), tmp_path / "mine"
+    mine.mkdir()
+    dead, notes = "use.ffffffff-1-00000000", "use.cases-of-my-thesis"
+    for name in (notes, dead):
+        (mine / name).write_text("x")
+        os.utime(mine / name, (0, 0))
+        shutil.copy2(mine / name, folder / presence.LOCKS)
+    assert presence.users(folder) == []
+    assert [one.name for one in (folder / presence.LOCKS).glob("use.*")] == [notes]
+    shutil.rmtree(folder / presence.LOCKS)
+    (folder / presence.LOCKS).symlink_to(mine)
+    assert presence.users(folder) == []
+    assert sorted(one.name for one in mine.iterdir()) == sorted((notes, dead))

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import time
 import tomllib
 
 import click
@@ -276,6 +277,17 @@ def test_a_model_made_from_another_names_what_is_full(tmp_path, monkeypatch):
     found = discover(tmp_path)
     assert found.chosen["full"] == "./start"
     assert found.chosen["sources"] == ("./made",)
+
+
+def test_a_long_list_that_is_cut_off_is_read_once(tmp_path):
+    from lensaudit.doors.discover import READ_BYTES, discover
+
+    row = json.dumps({"question": "Q", "answer": "A"})
+    (tmp_path / "forget.json").write_text(f"[{', '.join([row] * (READ_BYTES // len(row)))}]")
+    began = time.process_time()
+    assert discover(tmp_path).chosen["forget"] == "forget.json"
+    # once an object it would be seconds
+    assert time.process_time() - began < 1
 
 
 def every_option():

@@ -430,7 +430,7 @@ def test_adapters_are_audited_with_the_model_that_they_were_trained_on(tokenizer
     assert callback.failures == {}
     (one,) = callback.audits.values()
     assert not (one.folder / "config.json").exists()
-    assert one.patch.source == f"{EMBEDDED / 'full'}+{one.folder}"
+    assert one.patch.source == f"{callback.settings.full}+{one.folder}"
     assert one.patch.uds == pytest.approx(0, abs=0.05), "a step of a new adapter changes little"
 
 

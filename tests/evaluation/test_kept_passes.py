@@ -1,9 +1,12 @@
 """A pass that was kept is the pass that was made; anything else is made again."""
 
+import io
+import zipfile
+
 import numpy as np
 import pytest
 
-from lensaudit.evaluation.store import kept
+from lensaudit.evaluation.store import kept, read_pass
 
 # texts of unequal length, one without a token
 MADE = [
@@ -39,6 +42,16 @@ def test_a_pass_that_another_run_finished_is_taken_and_kept_too(tmp_path):
     for file in tmp_path.glob("*/*"):
         file.write_bytes(b"no archive")
     assert kept(folders, "trace", "a" * 32, lambda: MADE[:1]) == (MADE[:1], False)
+
+
+def test_a_file_that_claims_more_numbers_than_fit_is_damaged(tmp_path):
+    path, header = tmp_path / "trace.npz", io.BytesIO()
+    shape = {"descr": "<f8", "fortran_order": False, "shape": (10**17,)}
+    np.lib.format.write_array_header_1_0(header, shape)
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr("log_prob.npy", header.getvalue())
+    _, damage = read_pass(path)
+    assert damage is not None
 
 
 def test_a_pass_that_is_made_anew_stays_until_it_is_made(tmp_path):

@@ -97,9 +97,16 @@ def test_bad_addresses_are_refused(url):
         check_url(url)
 
 
-def test_an_address_with_a_password_is_refused_and_not_shown():
-    with pytest.raises(InputError) as error:
-        check_url(f"https://me:{KEY}@x/v1")
+@pytest.mark.parametrize("end", ["", "#x", "/x", "?x", "[x"])
+def test_an_address_with_a_password_is_refused_and_not_shown(end):
+    with pytest.raises(InputError, match="user name or password") as error:
+        check_url(f"https://me:{KEY}{end}@x/v1")
+    assert KEY not in str(error.value)
+
+
+def test_a_port_that_is_none_is_not_shown():
+    with pytest.raises(InputError, match=r"wanted http\(s\)") as error:
+        check_url(f"https://me:{KEY}/v1")
     assert KEY not in str(error.value)
 
 

@@ -17,6 +17,7 @@ from lensaudit.partials import partial_path
 from lensaudit.results.ledger import Ledger
 from lensaudit.results.locate import locate
 from lensaudit.results.manifest import mark_of, signed
+from lensaudit.results.run_folder import RunFolder
 from lensaudit.results.run_log import compare, find_runs, read_run, remove
 
 
@@ -276,6 +277,26 @@ def test_a_manifest_deletes_nothing_outside_its_folder(tmp_path, name):
         remove(read_run(folder))
     assert (tmp_path / "witness").exists()
     assert (folder / "summary.json").exists()
+
+
+def test_a_manifest_deletes_nothing_behind_a_link(tmp_path):
+    folder, thesis = made(tmp_path / "run"), tmp_path / "mine" / "thesis.tex"
+    thesis.parent.mkdir()
+    thesis.write_text("x")
+    (folder / "sub").symlink_to(thesis.parent)
+    resealed(folder, lambda content: content["files"].update({"sub/thesis.tex": {}}))
+    with pytest.raises(InputError, match="not below its folder"):
+        RunFolder(usual=folder, command="patch", key="another", force=True).begin()
+    assert thesis.exists()
+    assert (folder / "summary.json").exists()
+
+
+def test_a_run_writes_nothing_through_a_link(tmp_path):
+    folder, thesis = made(tmp_path / "run"), tmp_path / "thesis.tex"
+    thesis.write_text("x")
+    (folder / "facts.csv").symlink_to(thesis)
+    with pytest.raises(InputError, match=r"facts\.csv: is a link"):
+        RunFolder(usual=folder, command="patch", key="another", force=True).begin()
 
 
 def test_an_edited_manifest_and_one_without_hashes_delete_nothing(tmp_path):

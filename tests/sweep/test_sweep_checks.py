@@ -5,6 +5,7 @@ import shutil
 import signal
 import time
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
 
@@ -28,13 +29,13 @@ from lensaudit.data.embedded import embedded_rows
 from lensaudit.doors.trainer import AuditCallback
 from lensaudit.evaluation.log import read_log
 from lensaudit.files import make_folder, write_json
-from lensaudit.models.registry import EMBEDDED
+from lensaudit.models.registry import EMBEDDED, load_registry
 from lensaudit.scores.estimate import Estimate
 from lensaudit.sweep.attempts import MAX_KILLS, finished
 from lensaudit.sweep.plan import Unit, read_plan, write_plan
 from lensaudit.sweep.unit import compare
 from lensaudit.sweep.values import UnitValue
-from lensaudit.sweep.watch import write_curve
+from lensaudit.sweep.watch import source_of, write_curve
 from lensaudit.verdict.collect import verdicts
 
 FAST = ("--metric", "exact_memorization,uds", "--limit", "2")
@@ -178,7 +179,8 @@ def test_adapters_are_watched_on_their_base_and_what_cannot_be_opened_is_named(
 ):
     run, out = tmp_path / "run", tmp_path / "out"
     adapter = {"peft_type": "LORA", "r": 1, "lora_alpha": 1}
-    for step, base in ((1, None), (2, str(EMBEDDED / "never")), (3, "no such model")):
+    bases = {1: None, 2: str(EMBEDDED / "full"), 3: str(EMBEDDED / "never"), 5: "org/private"}
+    for step, base in (bases | {6: "elsewhere/full"}).items():
         folder = make_folder(run / f"checkpoint-{step}")
         save_file({"a": torch.ones(1)}, folder / "adapter_model.safetensors")
         write_json(folder / "adapter_config.json", adapter | {"base_model_name_or_path": base})
@@ -192,21 +194,24 @@ def test_adapters_are_watched_on_their_base_and_what_cannot_be_opened_is_named(
     monkeypatch.setattr("lensaudit.sweep.unit.run_unit", value)
     assert watch(run, out) == 0
     rows = json.loads((out / "curve.json").read_text())
-    assert [(row["step"], row["epoch"]) for row in rows] == [(1, 0.5), (2, 1.0)]
+    assert [(row["step"], row["epoch"]) for row in rows] == [(1, 0.5), (2, 1.0), (6, 3.0)]
     told = capsys.readouterr().err
     assert "step 1: checkpoint-1\n" in told
-    assert "step 3: not audited: unknown model 'no such model'; " in told
+    for step in (3, 5):
+        assert f"names the base model {bases[step]!r}, and full is demo/full; name " in told
     assert "checkpoint-4: no model.safetensors in " in told
     steps = {one.name: one for one in read_plan(out).targets}
-    bases = [steps[f"step-{step}"].repo for step in (1, 2)]
-    assert bases == [str(EMBEDDED / name) for name in ("full", "never")]
+    assert {steps[f"step-{step}"].repo for step in (1, 2, 6)} == {str(EMBEDDED / "full")}
     # what is told once is not told at every look
     looks = iter([0.0, 0.0, 1e9])
     monkeypatch.setattr("lensaudit.sweep.watch._wait", lambda *_: next(looks))
     asked = [one for one in watched(run, out) if one != "--once"]
     with pytest.raises(StopIteration):
         command(*asked)
-    assert len(capsys.readouterr().err.splitlines()) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 3
+    # one adapter can be merged: of a model with one, another is for its base
+    first, second = (str(run / f"checkpoint-{step}") for step in (1, 2))
+    assert source_of(Path(second), f"demo/full+{first}", load_registry()) == f"demo/full+{second}"
 
 
 @pytest.mark.parametrize("is_planned", [False, True])

@@ -259,6 +259,28 @@ def test_slurm_without_slurm_is_one_line(tmp_path, capsys):
     assert "wanted KEY=VALUE" in capsys.readouterr().err
 
 
+def test_jobs_of_slurm_have_a_private_folder_that_was_not_there_before(tmp_path, monkeypatch):
+    """submitit unpickles what it finds as the result of a job, whoever put it there."""
+    submitit = pytest.importorskip("submitit")
+    toy_sweep(tmp_path)
+    folders = []
+
+    def executor(folder, cluster):
+        folders.append(folder)
+        job = SimpleNamespace(done=lambda: True, result=lambda: None)
+        return SimpleNamespace(update_parameters=lambda **_: None, submit=lambda order: job)
+
+    monkeypatch.setattr(submitit, "AutoExecutor", executor)
+    for _ in range(2):
+        settings = RunSettings(engine="slurm", cluster="local")
+        run_slurm([Order(str(tmp_path))], settings=settings, report=unheard)
+    assert len({tmp_path / "slurm", *folders}) == 3
+    for folder in folders:
+        assert folder.parent == tmp_path / "slurm"
+        assert folder.stat().st_mode & 0o777 == 0o700
+        assert not list(folder.iterdir())
+
+
 def test_submitit_does_not_log_to_stdout(tmp_path):
     """In a process of its own: a handler on stdout would stay for all that follow."""
     pytest.importorskip("submitit")

@@ -11,7 +11,7 @@ from lensaudit.cli.main import run
 from lensaudit.errors import InputError, LensAuditError
 from lensaudit.files import remove_files, write_json
 from lensaudit.partials import process_name
-from lensaudit.sweep.attempts import MAX_TRIES, claimed, finished, holder, state_of
+from lensaudit.sweep.attempts import MAX_TRIES, claimed, finished, holder, set_back, state_of
 from lensaudit.sweep.plan import is_id, read_plan
 from lensaudit.sweep.removal import remove_below
 from lensaudit.sweep.upkeep import remove
@@ -114,6 +114,29 @@ def test_nothing_outside_the_folder_is_removed(tmp_path, witness):
     assert not (root / "work").exists()
 
 
+@pytest.mark.parametrize(
+    "name", ["work", "slurm", "work/ID", "work/ID/eval", "work/ID/registry.json", "units/ID"]
+)
+def test_a_sweep_with_a_link_where_a_run_writes_is_not_run(tmp_path, witness, capsys, name):
+    root = tmp_path / "sweep"
+    link = root / name.replace("ID", toy_sweep(root).anchor_units()[0].id)
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.symlink_to(witness / "thesis.txt" if link.suffix else witness)
+    before = sorted(root.rglob("*"))
+    for command in ("run", "retry", "fetch", "verify"):
+        assert run(["sweep", command, str(root)]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line == f"lensaudit: {link}: is a link, and lensaudit makes none; move it away"
+    assert sorted(root.rglob("*")) == before
+
+
+def test_a_log_of_attempts_is_not_written_through_a_link(tmp_path, witness):
+    log = tmp_path / "log.jsonl"
+    log.symlink_to(witness / "thesis.txt")
+    with pytest.raises(InputError, match="symbolic link"):
+        set_back(log)
+
+
 @pytest.fixture
 def over(tmp_path):
     """A finished sweep with a leftover of every kind; and those by name."""
@@ -130,6 +153,7 @@ def over(tmp_path):
         *(f"weights/{fetched}/model.safetensors", "weights/journal.lock"),
         f"weights/{fetched}.partial/.cache/huggingface/download/x.lock",
         *(f"weights/trash/{fetched}-0123abcd/config.json", "slurm/12_0_log.out"),
+        "slurm/0123456789abcdef/12_0_result.pkl",
         *(f"work/{old}/patch/results.jsonl", "weights/trash/x-01234567/notes.txt"),
     ):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
@@ -183,6 +207,7 @@ def test_a_leftover_that_cannot_be_removed_is_not_called_removed(over, monkeypat
         *("weights/mine/model.safetensors", "weights/trash/mine/model.safetensors"),
         *("weights/trash/NAME-0123abcd/thesis.tex", "weights/trash/NAME/config.json"),
         *("slurm/run.sh", "slurm/mine/thesis.tex"),
+        *("slurm/0123456789abcdef/thesis.tex", "slurm/mine/12_0_result.pkl"),
     ],
 )
 def test_a_leftover_with_anything_of_others_stays_whole_and_is_named(over, capsys, name, kind):
