@@ -239,7 +239,7 @@ def chosen_for(settings: CrossSettings, trait: Trait, job: Steering) -> Level | 
         raise InputError(
             f"{path}: is not the vector of {place}; run `lensaudit steer {command}` again"
         )
-    seen = (digest(list(trait.questions[:n])) for n in range(1, len(trait.questions) + 1))
+    seen = [digest(list(trait.questions[:n])) for n in range(1, len(trait.questions) + 1)]
     if record.questions not in seen:
         raise InputError(
             f"{place}: chose on other questions than trait {trait.name} has now; run "
