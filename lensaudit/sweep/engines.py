@@ -363,16 +363,17 @@ def run_slurm(orders: Sequence[Order], *, settings: RunSettings, report: Report)
     os.environ.setdefault("SUBMITIT_LOG_LEVEL", "NOCONFIG")
     import submitit
 
-    try:
-        # a new one each time: what submitit finds as the result of a job is unpickled
-        folder = Path(orders[0].root) / "slurm" / secrets.token_hex(8)
-        executor = submitit.AutoExecutor(folder=folder, cluster=settings.cluster)
-        executor.update_parameters(**parameters)
-    except (RuntimeError, NameError, TypeError, ValueError) as error:
-        raise InputError(f"--engine slurm: {told_by(error)}") from error
+    # a new one each time: what submitit finds as the result of a job is unpickled
+    folder = Path(orders[0].root) / "slurm" / secrets.token_hex(8)
     with os_errors(folder):
         folder.parent.mkdir(exist_ok=True)
         folder.mkdir(mode=0o700)
+    try:
+        executor = submitit.AutoExecutor(folder=folder, cluster=settings.cluster)
+        executor.update_parameters(**parameters)
+    except (RuntimeError, NameError, TypeError, ValueError) as error:
+        folder.rmdir()
+        raise InputError(f"--engine slurm: {told_by(error)}") from error
     if settings.cluster == "slurm":
         with executor.batch():
             jobs = [executor.submit(order) for order in orders]

@@ -256,11 +256,11 @@ def source_of(folder: Path, full: str, known: Registry) -> str:
         return named(folder)
     said = json_object(folder / CONFIG).get("base_model_name_or_path")
     spec = resolve(full, known)
-    base = full.removesuffix(f"+{spec.adapter.name}") if spec.adapter else full
+    base = str(spec.local or f"{spec.repo}@{spec.revision}") if spec.adapter else full
     if isinstance(said, str) and said and not _is_base(said, base, spec, known):
         raise InputError(
-            f"{folder.name}: {CONFIG} names the base model {said[:80]!r}, and full is {full}; name the "
-            "model that the adapter was trained on as full, or correct the file"
+            f"{folder.name}: {CONFIG} names the base model {said[:80]!r}, and full is {full}; name "
+            "the model that the adapter was trained on as full, or correct the file"
         )
     return f"{base}+{named(folder)}"
 

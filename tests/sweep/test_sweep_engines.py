@@ -257,6 +257,7 @@ def test_slurm_without_slurm_is_one_line(tmp_path, capsys):
     assert "lensaudit: --engine slurm:" in capsys.readouterr().err
     assert command("sweep", "run", tmp_path, "--engine", "slurm", "--slurm", "partition") == 2
     assert "wanted KEY=VALUE" in capsys.readouterr().err
+    assert not list(tmp_path.glob("slurm/*"))
 
 
 def test_jobs_of_slurm_have_a_private_folder_that_was_not_there_before(tmp_path, monkeypatch):
@@ -267,6 +268,7 @@ def test_jobs_of_slurm_have_a_private_folder_that_was_not_there_before(tmp_path,
 
     def executor(folder, cluster):
         folders.append(folder)
+        assert not list(folder.iterdir())
         job = SimpleNamespace(done=lambda: True, result=lambda: None)
         return SimpleNamespace(update_parameters=lambda **_: None, submit=lambda order: job)
 
@@ -278,7 +280,6 @@ def test_jobs_of_slurm_have_a_private_folder_that_was_not_there_before(tmp_path,
     for folder in folders:
         assert folder.parent == tmp_path / "slurm"
         assert folder.stat().st_mode & 0o777 == 0o700
-        assert not list(folder.iterdir())
 
 
 def test_submitit_does_not_log_to_stdout(tmp_path):
