@@ -38,6 +38,7 @@ from lensaudit.results.owner import check_free
 from lensaudit.results.planned import RESULT, TO_DO
 from lensaudit.results.reading import json_object, part
 from lensaudit.results.run_folder import begin, finished, nothing_to_do, seal
+from lensaudit.settings import COUNTERFACTUAL
 from lensaudit.sweep.attempts import (
     PARTS,
     UnitState,
@@ -296,7 +297,7 @@ def judged(homes: Mapping[Unit, Path], words: Words) -> list[dict[str, Any]]:
 def _words_of(results: Sequence[Found], nulls: Calibration) -> list[Verdict]:
     """The verdict of a unit's model by its own results alone; none of an anchor."""
     found = Verdicts(nulls)
-    if any(one.kind == "patch" for one in results):
+    if any(one.kind in ("patch", COUNTERFACTUAL) for one in results):
         for one in results:
             found.take(one)
     return [model.verdict for model in found.models if model.measured]

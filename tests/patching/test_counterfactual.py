@@ -21,7 +21,7 @@ from lensaudit.results.locate import locate
 from lensaudit.results.reading import checked
 from lensaudit.results.roles import ends_as_sources
 from lensaudit.settings import COUNTERFACTUAL
-from lensaudit.sweep.collect import judged
+from lensaudit.sweep.collect import _words_of
 from lensaudit.verdict.attacks import VIEWS
 from lensaudit.verdict.collect import judge_alone, verdicts
 from lensaudit.verdict.decide import Evidence
@@ -238,7 +238,8 @@ def test_the_verdict_room_never_takes_it_for_uds(runs, tmp_path, capsys):
     assert "erased" not in capsys.readouterr().out.replace('pass = ["erased"]', "")
     place = tmp_path / "results" / "v" / "m"
     shutil.copytree(never, place / "patch")
-    assert [one["code"] for one in judged(tmp_path / "results", ["v"])] == ["undecided"]
+    words = _words_of(locate([place])[0], read_calibration())
+    assert [one.code for one in words] == ["undecided"]
 
 
 def test_the_page_shows_it_on_its_own_scale_and_never_as_erasure(runs, tmp_path):
