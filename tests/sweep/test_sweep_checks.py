@@ -140,8 +140,9 @@ def test_a_watched_run_that_is_told_to_stop_goes_on_where_it_was(tmp_path, monke
     monkeypatch.setattr("lensaudit.sweep.unit.run_unit", told)
     assert {watch(run, out) for _ in range(MAX_KILLS)} == {75}
     monkeypatch.setattr("lensaudit.sweep.unit.run_unit", value)
-    # while it waits for the next step, too
-    monkeypatch.setattr(time, "sleep", lambda seconds: signal.raise_signal(signal.SIGTERM))
+    # while it waits for the next step, too; git, which is asked for the commit, waits as ever
+    clock = Mock(wraps=time, sleep=lambda seconds: signal.raise_signal(signal.SIGTERM))
+    monkeypatch.setattr("lensaudit.sweep.watch.time", clock)
     asked = [one for one in watched(run, out) if one != "--once"]
     assert (command(*asked), watch(run, out)) == (75, 0)
     (row,) = json.loads((out / "curve.json").read_text())
