@@ -85,8 +85,8 @@ def find(
         )
     if named:
         said = ", ".join(f"{name}={one}" for name, one in wanted.items())
-        older = "weights or rows" if "data" in wanted else "weights"
-        changed = f" (cached of other {older}: run `lensaudit cache`)"
+        rows = ", tokenizer files or rows" if "data" in wanted else " or tokenizer files"
+        changed = f" (cached of other weights{rows}: run `lensaudit cache`)"
         was_there = _fitting(text, named, wanted, now=False)
         raise InputError(
             f"{root}: no cache of {meant}{printable(said and f' with {said}')}"

@@ -194,7 +194,7 @@ def prepare(settings: RelearnSettings, model: str) -> RelearnJob:
         if settings.out is not None:
             check_apart(settings.out, full, *retains.values())
     start = open_model(model, settings.registry)
-    usual = relearning_for(demo=of_embedded_family(start.tokenizer))
+    usual = relearning_for(demo=of_embedded_family(start))
     rate = rate_of(usual.lr, settings.lora)
     data = settings.data or default_data(settings.model, settings.registry)
     job = RelearnJob(

@@ -102,7 +102,7 @@ class Worst:
     @cached_property
     def relearning(self) -> Relearning:
         """How an attack that trains shows rows to every arm."""
-        return relearning_for(demo=of_embedded_family(self.models.full.tokenizer))
+        return relearning_for(demo=of_embedded_family(self.models.full))
 
     @property
     def arms(self) -> dict[str, Checkpoint]:

@@ -74,11 +74,15 @@ def same_tokenizer(one: Checkpoint, other: Checkpoint) -> bool:
     Raises:
         InputError: the files differ, and one of the tokenizers cannot be loaded.
     """
-    return one.tokenizer == other.tokenizer or _tokenization(one) == _tokenization(other)
+    return one.tokenizer == other.tokenizer or tokenization(one) == tokenization(other)
 
 
-def _tokenization(checkpoint: Checkpoint) -> str:
-    """Hash of how the loaded tokenizer cuts texts, ends them and puts them in a chat."""
+def tokenization(checkpoint: Checkpoint) -> str:
+    """Hash of how the loaded tokenizer cuts texts, ends them and puts them in a chat.
+
+    Raises:
+        InputError: the tokenizer cannot be loaded.
+    """
     if checkpoint.tokenizer not in _tokenizations:
         tokenizer = load_tokenizer(checkpoint)
         tokenizer.backend_tokenizer.no_padding()

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from lensaudit import __version__
-from lensaudit.attacks.embedded import of_embedded_family
+from lensaudit.attacks.embedded import embedded_full
 from lensaudit.attacks.settings import Relearning, relearning_for
 from lensaudit.auditing.question import own_data
 from lensaudit.data.tofu import DEMO as DEMO_ROWS
@@ -21,6 +21,7 @@ from lensaudit.errors import InputError, shortened
 from lensaudit.files import make_folder, read_json, write_json
 from lensaudit.models.checkpoint import Checkpoint, open_checkpoint
 from lensaudit.models.hashing import folder_sha256
+from lensaudit.models.likeness import tokenization
 from lensaudit.models.registry import DEMO, ModelSpec
 from lensaudit.results.planned import PLAN, UNITS, unit_label
 from lensaudit.results.reading import checked, part
@@ -69,6 +70,8 @@ class Target:
     """Folder or `repo@revision` of a LoRA adapter on it."""
     tokenizer: str | None = None
     """Content hash with that of the chat template, as `weights`."""
+    tokenization: str | None = None
+    """Hash of what the tokenizer does: its files may be saved otherwise after the plan was made."""
 
     @property
     def identity(self) -> list[str | None]:
@@ -82,15 +85,23 @@ class Target:
         Raises:
             InputError: its weights, its tokenizer or its chat template are others.
         """
-        for what, planned, found in (
-            ("other weights", self.weights, opened.weights),
-            ("another tokenizer or chat template", self.tokenizer, opened.tokenizer),
+        for what, is_planned in (
+            ("other weights", self.weights in (None, opened.weights)),
+            ("another tokenizer or chat template", self.tokenizer is None or self.reads_as(opened)),
         ):
-            if planned not in (None, found):
+            if not is_planned:
                 raise InputError(
                     f"{self.name}: {opened.folder} holds {what} than when the plan was made; plan "
                     "again, in another folder"
                 )
+
+    def reads_as(self, opened: Checkpoint) -> bool:
+        """Whether the tokenizer does the same to any text as that of a checkpoint.
+
+        Raises:
+            InputError: the files differ, and the checkpoint's tokenizer cannot be loaded.
+        """
+        return self.tokenizer == opened.tokenizer or self.tokenization == tokenization(opened)
 
     def entry(self, folder: Path | None = None) -> dict[str, Any]:
         """Row of the target in a registry file; `folder` is where its files are by now."""
@@ -302,7 +313,8 @@ def target_of(spec: ModelSpec, opened: Checkpoint | None) -> Target:
 
 def planned(spec: ModelSpec) -> Target:
     """A checkpoint of the plan; a folder's is opened and hashed, the Hub is not asked."""
-    return target_of(spec, open_checkpoint(spec) if spec.is_here else None)
+    opened = open_checkpoint(spec) if spec.is_here else None
+    return replace(target_of(spec, opened), tokenization=opened and tokenization(opened))
 
 
 def planned_or_why(spec: ModelSpec) -> tuple[Target, str]:
@@ -417,7 +429,7 @@ def relearning_of(conditions: UnitConditions, full: Target) -> Relearning:
         conditions: may name another rate.
         full: of the family.
     """
-    how = relearning_for(demo=of_embedded_family(full.tokenizer))
+    how = relearning_for(demo=full.reads_as(embedded_full()))
     return replace(how, lr=conditions.relearn_lr or how.lr)
 
 

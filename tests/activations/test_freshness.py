@@ -49,7 +49,8 @@ def test_a_checkpoint_that_was_replaced_is_not_read_from_its_old_cache(work, cap
     old = cached()
     assert opened().resolve() == old
     train(work / "models" / "work")
-    with pytest.raises(InputError, match=r"\(cached of other weights: run `lensaudit cache`\)"):
+    said = r"\(cached of other weights or tokenizer files: run `lensaudit cache`\)"
+    with pytest.raises(InputError, match=said):
         opened()
     assert run(["activations", "info", "models/work", "--activations", "activations"]) == 2
     assert "cached of other weights" in capsys.readouterr().err
@@ -58,13 +59,24 @@ def test_a_checkpoint_that_was_replaced_is_not_read_from_its_old_cache(work, cap
     assert old != new == opened().resolve() == opened("./models/work").resolve()
 
 
+def test_of_a_tokenizer_that_was_saved_otherwise_not_the_weights_alone_are_named(work):
+    old = cached()
+    settings = work / "models" / "work" / "tokenizer_config.json"
+    said = json.loads(settings.read_text()) | {"tokenizer_class": "PreTrainedTokenizerFast"}
+    settings.write_text(json.dumps(said))
+    with pytest.raises(InputError, match="cached of other weights or tokenizer files"):
+        opened()
+    assert old != cached() == opened().resolve()
+
+
 def test_rows_that_were_changed_are_not_read_from_their_old_cache(work):
     old = cached()
     assert opened(data="rows.json").resolve() == old
     shutil.copy("rows.json", "same.json")
     assert opened(data="same.json").resolve() == old
     ask(work, "Who lives here and asks?")
-    with pytest.raises(InputError, match=r"with data=rows.json \(cached of other weights or rows"):
+    said = r"with data=rows.json \(cached of other weights, tokenizer files or rows"
+    with pytest.raises(InputError, match=said):
         opened(data="rows.json")
     new = cached()
     assert old != new == opened(data="rows.json").resolve()

@@ -12,6 +12,7 @@ from support.tolerance import NATS
 
 import lensaudit as la
 from lensaudit.attacks import relearn as room
+from lensaudit.attacks.embedded import of_embedded_family
 from lensaudit.attacks.relearn import (
     RelearnJob,
     prepare,
@@ -137,6 +138,20 @@ def test_every_command_shows_a_demo_model_the_same_rows_in_the_same_order(tmp_pa
     swept = load_rows(relearned_rows(conditions, None), part="forget")
     attacked = load_rows(relearned_rows(judged, judged.relearn_on), part="forget")
     assert rows_hash(job.rows) == rows_hash(swept) == rows_hash(attacked)
+
+
+def test_a_demo_model_whose_tokenizer_was_saved_otherwise_is_attacked_as_hard(tmp_path):
+    copy_of = shutil.copytree(EMBEDDED / "full", tmp_path / "full")
+    settings = copy_of / "tokenizer_config.json"
+    said = json.loads(settings.read_text()) | {"tokenizer_class": "PreTrainedTokenizerFast"}
+    settings.write_text(json.dumps(said))
+    name = str(copy_of)
+    assert open_model(name).tokenizer != open_model("demo/full").tokenizer
+    job = prepare(RelearnSettings(model=name, data="demo"), name)
+    swept = relearning_of(UnitConditions(data="demo"), planned(resolve(name, {})))
+    assert job.settings == swept == DEMO_RELEARNING
+    settings.write_text(json.dumps(said | {"split_special_tokens": True}))
+    assert not of_embedded_family(open_model(name))
 
 
 def test_a_copy_of_a_demo_model_is_relearned_as_the_model_whatever_it_is_asked(tmp_path):

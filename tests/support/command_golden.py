@@ -195,6 +195,8 @@ RULES: Rules = (
     (r'\{\s*"n_bytes": ?\d+,\s*"blake2b": ?"[0-9a-f]{32}"\s*\}', "{…}"),
     # the hash of a log is one of last bits
     (r'("(?:retain_log|page)": ?)"[0-9a-f]{32}"', r"\1…"),
+    # what a tokenizer does is told by the library that loads it
+    (r'("tokenization": ?)"[0-9a-f]{32}"', r"\1…"),
     # a log of jobs holds times
     (r'("jobs\.jsonl": ?)\{[^}]*\}', r"\1{…}"),
     # a cache tells how to fill it again, with the folder it was made in: as long as that is

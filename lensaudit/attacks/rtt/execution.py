@@ -114,7 +114,7 @@ def prepare(settings: StudySettings, notice: Notice = unheard) -> tuple[tuple[St
         # the start weights are kept in main memory
         check_memory(one, copies=2 if device == "cpu" else 1, device=device)
     tokenizer = load_tokenizer(original)
-    if of_embedded_family(original.tokenizer):
+    if of_embedded_family(original):
         settings = replace(
             settings,
             lrs=settings.lrs or DEMO_LRS,
