@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from lensaudit.errors import InputError
-from lensaudit.files import read_json
+from lensaudit.files import os_errors, read_json
 from lensaudit.results.keyed import keyed_document
 from lensaudit.results.locate import COLLECTED, NO_RESULTS, folders_below
-from lensaudit.results.manifest import is_signed, signed_object
-from lensaudit.results.reading import JsonObject, json_object, part
+from lensaudit.results.manifest import MANIFEST, is_signed, signed_object
+from lensaudit.results.reading import JsonObject, part
 
 PLAN = "plan.json"
 UNITS = "units"
@@ -20,6 +20,8 @@ UNITS = "units"
 RESULT = "result.json"
 TO_DO = "to_do.json"
 """Model -> why it has no result, beside the folders of those that have one."""
+_PARTS = ("eval", "patch", "know")
+"""Folders in that of a model of a collection."""
 
 
 def unit_label(model: str, variant: str) -> str:
@@ -31,7 +33,7 @@ def missing_in(places: Iterable[Path]) -> Iterator[tuple[Path, str, str]]:
     """Planned units of sweeps that have no result: file that says so, unit, and why.
 
     Raises:
-        InputError: such a file was edited.
+        InputError: such a file was edited or damaged.
     """
     for place in places:
         told = set[Path]()
@@ -39,18 +41,20 @@ def missing_in(places: Iterable[Path]) -> Iterator[tuple[Path, str, str]]:
             # a plan counts before what was collected of it, and that before its variants
             known = not told.isdisjoint(folder.parents)
             for file in (folder / name for name in _READ if name in names and not known):
-                lacks = _READ[file.name](file)
+                lacks = (_READ[file.name](file) if file.is_file() else None) or {}
                 told |= {folder for _ in lacks}
                 yield from ((file, unit, str(why)) for unit, why in lacks.items())
 
 
-def _of_plan(file: Path) -> JsonObject:
-    """Units of a plan without a result; none of a plan of `meta`, or of another program."""
-    content = part(read_json(file))
-    if "command" in content or "anchors" not in content:
-        return {}
+def _of_plan(file: Path) -> JsonObject | None:
+    """Units of a plan without a result; None of a plan of `meta`, or of another program."""
+    content = part(read_json(file)) if _is_ours(file) else {}
+    if "lensaudit" not in content:
+        return None
     if not is_signed({"check": content.pop("hash", None), **content}):
         raise InputError(f"{file}: was changed after it was made; plan the sweep again")
+    if "command" in content:
+        return None
     return {
         unit_label(one["target"], one["variant"]): (
             f"not finished; `lensaudit sweep status {file.parent}` says more"
@@ -60,11 +64,27 @@ def _of_plan(file: Path) -> JsonObject:
     }
 
 
-_READ: Mapping[str, Callable[[Path], JsonObject]] = {
+def _is_ours(plan: Path) -> bool:
+    """Whether a plan is of a sweep, be it cut or damaged: it names the version or has units."""
+    with os_errors(plan):
+        return b'"lensaudit"' in plan.read_bytes() or (plan.parent / UNITS).is_dir()
+
+
+def _of_variant(file: Path) -> JsonObject | None:
+    """Units of a variant without a result; None of a list that is in no folder of a collection."""
+    folder = file.parent.resolve()
+    beside = {one.parent.name for one in folder.glob(f"*/*/{MANIFEST}")}
+    if beside.isdisjoint(_PARTS) and not (folder.parent / COLLECTED).is_file():
+        return None
+    found = read_json(file)
+    if not isinstance(found, dict):
+        return None
+    return {unit_label(one, folder.name): why for one, why in found.items()}
+
+
+_READ: Mapping[str, Callable[[Path], JsonObject | None]] = {
     PLAN: _of_plan,
     COLLECTED: lambda file: part(signed_object(file), "missing"),
-    TO_DO: lambda file: {
-        unit_label(one, file.parent.name): why for one, why in json_object(file).items()
-    },
+    TO_DO: _of_variant,
 }
-"""Files that say what is missing -> how each is read."""
+"""Files that say what is missing -> how each is read; None of one that is another program's."""
