@@ -1,12 +1,15 @@
 """A planned unit without a result is named, and nothing else is."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.sweep_helpers import toy_sweep
+from support.sweep_helpers import toy_run_unit, toy_sweep
 
 from lensaudit.errors import InputError
 from lensaudit.results.planned import missing_in
+from lensaudit.sweep.collect import collect
+from lensaudit.sweep.plan import write_plan
 
 FOREIGN = [
     ("plan.json", b"[]"),
@@ -48,9 +51,26 @@ def test_a_plan_that_was_cut_is_refused(tmp_path):
         list(missing_in([tmp_path]))
 
 
-@pytest.mark.parametrize("edit", [("m0", "m9"), ("{", '{"command": "meta",')])
-def test_a_plan_that_was_edited_is_refused(tmp_path, edit):
+@pytest.mark.parametrize(("old", "new"), [("m0", "m9"), ("{", '{"command": "meta",')])
+def test_a_plan_that_was_edited_is_refused(tmp_path, old, new):
     plan = toy_sweep(tmp_path).file
-    plan.write_text(plan.read_text().replace(*edit, 1))
+    plan.write_text(plan.read_text().replace(old, new, 1))
     with pytest.raises(InputError, match="was changed after it was made"):
         list(missing_in([tmp_path]))
+
+
+def test_what_a_plan_has_by_now_is_not_missed_in_an_earlier_collection(tmp_path):
+    sweep = toy_sweep(tmp_path / "sweep", n=1)
+    for unit in sweep.units[:-1]:
+        toy_run_unit(sweep, unit)
+    inner, beside = sweep.root / "early", tmp_path / "beside"
+    for out in (inner, beside):
+        collect(sweep, out, allow_missing=True)
+    assert [one for one, *_ in missing_in([tmp_path])] == [sweep.file]
+    toy_run_unit(sweep, sweep.units[-1])
+    assert not [*missing_in([tmp_path])]
+    assert [unit for _, unit, _ in missing_in([beside])] == ["m0"]
+    other = toy_sweep(sweep.root / "other", n=2)  # a plan speaks for itself, wherever it lies
+    assert {file for file, *_ in missing_in([tmp_path])} == {other.file}
+    write_plan(replace(sweep, units=(*sweep.units, other.units[-1]), targets=other.targets))
+    assert {file for file, *_ in missing_in([inner.parent])} == {sweep.file, other.file}
