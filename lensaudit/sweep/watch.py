@@ -194,7 +194,7 @@ def _check_own(out: Path) -> None:
 
 
 def _planned(sweep: Sweep) -> Sweep:
-    """The plan that lies in the folder, as far as it has grown; the folder holds one curve."""
+    """The plan that lies in the folder, as far as it has grown, with the places of now."""
     check_unlinked(sweep.root)
     if not sweep.file.exists():
         write_plan(sweep)
@@ -205,7 +205,11 @@ def _planned(sweep: Sweep) -> Sweep:
             f"{sweep.root}: holds a curve of other metrics, data, anchors or settings; give the "
             "same options as before, or name another folder with --out"
         )
-    return found
+    steps = [one for one in found.targets if one.name not in sweep.by_name]
+    moved = replace(found, conditions=sweep.conditions, targets=(*sweep.targets, *steps))
+    if moved.content != found.content:
+        replace_plan(moved)
+    return moved
 
 
 def steps_of(folder: Path) -> dict[int, Path]:
@@ -309,8 +313,8 @@ def _audited(
     target = replace(target_of(checkpoint.spec, checkpoint), name=f"{_TARGET}{step}")
     anchors = [one.id for one in sweep.anchor_units()]
     unit = Unit(digest([step, target.identity, anchors]), target.name, "base")
-    known = unit.id in sweep.by_id
-    if not known:  # weights that are new, or came in place of others
+    known = target in sweep.targets
+    if not known:  # weights that are new, came in place of others, or lie elsewhere by now
         targets = [one for one in sweep.targets if one.name != target.name]
         units = [one for one in sweep.units if one.target != target.name]
         sweep = replace(sweep, targets=(*targets, target), units=(*units, unit))
