@@ -30,6 +30,7 @@ from lensaudit.sweep.plan import (
     COMMAND,
     Sweep,
     Unit,
+    is_earlier,
     make_plan,
     planned,
     read_plan,
@@ -180,13 +181,15 @@ def _check_own(out: Path) -> None:
 
     Raises:
         InputError: it is another's, or holds a curve of others; or its plan is of more than anchors
-            and steps.
+            and steps, or of an earlier version.
     """
     if (out / PLAN).exists() and (out / CURVE_FILE).exists():
         check_free(out, WATCH)
     else:
         check_free(out, COMMAND, (CURVE_FILE, TABLE))
     if (out / PLAN).exists():
+        if is_earlier(out):
+            raise InputError(f"{out / PLAN}: an earlier version made it; name another --out")
         plan = read_plan(out)
         names = {one.name for one in plan.targets} - {*plan.anchors.values()}
         if not all(name.startswith(_TARGET) for name in names):
