@@ -76,7 +76,7 @@ def _of_plan(file: Path) -> _Said | None:
 def _of_collection(file: Path) -> _Said:
     """Units that a collection lacks, of a plan as it was then."""
     found = signed_object(file)
-    return found.get("plan"), part(found, "missing")
+    return str(found.get("plan")), part(found, "missing")
 
 
 def _is_ours(plan: Path) -> bool:
