@@ -24,7 +24,7 @@ from lensaudit.models.hashing import folder_sha256
 from lensaudit.models.likeness import tokenization
 from lensaudit.models.registry import DEMO, ModelSpec
 from lensaudit.results.planned import PLAN, UNITS, unit_label
-from lensaudit.results.reading import checked, part
+from lensaudit.results.reading import checked, checked_as, json_object, part
 from lensaudit.results.roles import ModelRole
 from lensaudit.settings import Asked, Machine, NeutralRows, Place, Questions, plain
 from lensaudit.text import digest, slug
@@ -345,19 +345,32 @@ def has_plan(sweep: Sweep) -> bool:
     Raises:
         InputError: the folder holds another plan, and units of it are none of the sweep's.
     """
-    # of a plan that an earlier version made nothing can be run
-    if not sweep.file.exists() or _schema(read_json(sweep.file)) in range(1, SCHEMA):
+    if not sweep.file.exists():
         return False
-    found = read_plan(sweep.root)
-    if lost := [unit.label for unit in found.units if unit not in sweep.units]:
+    # of a plan that an earlier version made nothing can be run, and its ids are others
+    if is_earlier(sweep.root):
+        content, labels = json_object(sweep.file), {unit.label for unit in sweep.units}
+        units = checked_as(list[Unit], content.get("units"), sweep.file)
+        lost = [unit.label for unit in units if unit.label not in labels]
+        command, made = content.get("command", COMMAND), None
+    else:
+        found = read_plan(sweep.root)
+        lost = [unit.label for unit in found.units if unit not in sweep.units]
+        command, made = found.command, found.hash
+    if lost:
         raise InputError(
             f"{sweep.root}: holds another plan, and these units of it are not in this one: "
             f"{shortened(lost, 6, ', ')}; plan them too and in the same way, or name another "
             "folder with --out"
         )
-    if found.command != sweep.command:
-        raise InputError(f"{sweep.root}: holds a plan of `{found.command}`; name another --out")
-    return found.hash == sweep.hash
+    if command != sweep.command:
+        raise InputError(f"{sweep.root}: holds a plan of `{command}`; name another --out")
+    return made == sweep.hash
+
+
+def is_earlier(root: Path) -> bool:
+    """Whether an earlier version made the plan that a folder holds."""
+    return _schema(read_json(root / PLAN)) in range(1, SCHEMA)
 
 
 def write_plan(sweep: Sweep) -> Path:

@@ -30,6 +30,7 @@ from lensaudit.sweep.plan import (
     COMMAND,
     Sweep,
     Unit,
+    is_earlier,
     make_plan,
     planned,
     read_plan,
@@ -180,13 +181,15 @@ def _check_own(out: Path) -> None:
 
     Raises:
         InputError: it is another's, or holds a curve of others; or its plan is of more than anchors
-            and steps.
+            and steps, or of an earlier version.
     """
     if (out / PLAN).exists() and (out / CURVE_FILE).exists():
         check_free(out, WATCH)
     else:
         check_free(out, COMMAND, (CURVE_FILE, TABLE))
     if (out / PLAN).exists():
+        if is_earlier(out):
+            raise InputError(f"{out / PLAN}: an earlier version made it; name another --out")
         plan = read_plan(out)
         names = {one.name for one in plan.targets} - {*plan.anchors.values()}
         if not all(name.startswith(_TARGET) for name in names):
@@ -194,7 +197,7 @@ def _check_own(out: Path) -> None:
 
 
 def _planned(sweep: Sweep) -> Sweep:
-    """The plan that lies in the folder, as far as it has grown; the folder holds one curve."""
+    """The plan that lies in the folder, as far as it has grown, with the places of now."""
     check_unlinked(sweep.root)
     if not sweep.file.exists():
         write_plan(sweep)
@@ -205,7 +208,11 @@ def _planned(sweep: Sweep) -> Sweep:
             f"{sweep.root}: holds a curve of other metrics, data, anchors or settings; give the "
             "same options as before, or name another folder with --out"
         )
-    return found
+    steps = [one for one in found.targets if one.name not in sweep.by_name]
+    moved = replace(found, conditions=sweep.conditions, targets=(*sweep.targets, *steps))
+    if moved.content != found.content:
+        replace_plan(moved)
+    return moved
 
 
 def steps_of(folder: Path) -> dict[int, Path]:
@@ -309,8 +316,8 @@ def _audited(
     target = replace(target_of(checkpoint.spec, checkpoint), name=f"{_TARGET}{step}")
     anchors = [one.id for one in sweep.anchor_units()]
     unit = Unit(digest([step, target.identity, anchors]), target.name, "base")
-    known = unit.id in sweep.by_id
-    if not known:  # weights that are new, or came in place of others
+    known = target in sweep.targets
+    if not known:  # weights that are new, came in place of others, or lie elsewhere by now
         targets = [one for one in sweep.targets if one.name != target.name]
         units = [one for one in sweep.units if one.target != target.name]
         sweep = replace(sweep, targets=(*targets, target), units=(*units, unit))

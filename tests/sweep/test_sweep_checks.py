@@ -338,6 +338,33 @@ def test_anchors_of_a_watched_run_are_named_at_hand_and_fit_before_anything_is_w
         assert not (tmp_path / "w").exists()
 
 
+def test_a_watched_run_whose_files_were_moved_goes_on_where_they_are(plain_rows, monkeypatch):
+    def attempt(sweep, unit, order, signals):
+        assert sweep == read_plan(Path("w"))
+        assert Path(sweep.conditions.data).is_file()
+        assert all(Path(one.repo).is_dir() for one in sweep.targets)
+        tried.append(unit.target)
+        if unit.target != "step-1":
+            publish_values(sweep, unit, 0, {"toy": VALUE})
+
+    monkeypatch.setattr("lensaudit.sweep.watch.attempt", attempt)
+    rounds = {
+        "old": (["npo"], ["retain", "step-1"]),
+        "new": (["npo", "never"], ["step-1", "step-2"]),
+    }
+    for place, (there, wanted) in rounds.items():
+        tried = []
+        for name in ("full", "retain"):
+            shutil.copytree(EMBEDDED / name, f"{place}/{name}")
+        for step, name in enumerate(there, 1):
+            shutil.copytree(EMBEDDED / name, f"{place}/run/checkpoint-{step}")
+        shutil.copy("forget.json", place)
+        ends = f"--full {place}/full --retain {place}/retain --data {place}/forget.json"
+        assert command(f"watch {place}/run", ends, *FAST, "--once --set settled=0 --out w") == 0
+        assert tried == wanted
+        shutil.rmtree(place)
+
+
 def test_rows_to_keep_are_part_of_what_a_unit_is(plain_rows, tmp_path):
     plan = "sweep plan demo/npo --limit 2 --metric uds"
     rows = plain(embedded_rows("retain"))

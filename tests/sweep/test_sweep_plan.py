@@ -190,11 +190,19 @@ def test_a_project_that_was_moved_is_planned_again_in_its_folder(tmp_path):
 def test_a_plan_of_an_earlier_version_is_refused_at_once_and_made_again(tmp_path, capsys):
     assert planned(tmp_path, "demo/npo") == 0
     sweep, path = read_plan(tmp_path), tmp_path / "plan.json"
-    earlier = {**sweep.content, "schema": 1, "units": []}
+    units = [{**unit, "id": digest(unit)} for unit in sweep.content["units"]]
+    earlier = {**sweep.content, "schema": 1, "units": units}
     path.write_text(json.dumps(earlier | {"hash": digest(earlier)}))
     assert command("sweep run", tmp_path) == 2
     said = "is not a plan of this version (schema 1, wanted 2); plan again with `lensaudit sweep"
     assert said in capsys.readouterr().err
+    before = path.read_bytes()
+    assert planned(tmp_path, "demo/idknll") == 2
+    said = "these units of it are not in this one: demo/npo; plan them too"
+    assert said in capsys.readouterr().err
+    assert command("watch", EMBEDDED, "--data demo --once --out", tmp_path) == 2
+    assert "plan.json: an earlier version made it; name another --out" in capsys.readouterr().err
+    assert path.read_bytes() == before
     assert planned(tmp_path, "demo/npo") == 0
     assert read_plan(tmp_path) == sweep
 
