@@ -5,7 +5,7 @@ its own, `seal` writes the manifest last of all: the key and the hash of every f
 folder with a manifest is finished; one with a mark can go on; readers compare the hashes.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -27,12 +27,21 @@ def begin(folder: Path, key: str, command: str) -> Path:
     Raises:
         InputError: a link in it leads elsewhere, or it cannot be written.
     """
-    if link := next((one for one in make_folder(folder).rglob("*") if one.is_symlink()), None):
-        raise InputError(f"{link}: is a link, and lensaudit makes none; move it away")
+    if link := next(_links_out(make_folder(folder)), None):
+        raise InputError(f"{link}: is a link to elsewhere, and lensaudit makes none; move it away")
     # first of all: on a full disk the folder stays the run's, begun or finished
     write_json(folder / BEGUN, {"command": command, "inputs": {"key": key}})
     (folder / MANIFEST).unlink(missing_ok=True)
     return folder
+
+
+def _links_out(folder: Path) -> Iterator[Path]:
+    """Links of a folder's tree that lead out of it; those of `.venv` and its like aside."""
+    home, at = folder.resolve(), len(folder.parts)
+    for one in folder.rglob("*"):
+        ours = one.is_symlink() and not one.parts[at].startswith(".")
+        if ours and not one.resolve().is_relative_to(home):
+            yield one
 
 
 def seal(folder: Path, made: Manifest, *, key: str, files: Iterable[str]) -> Path:

@@ -294,6 +294,10 @@ def test_a_manifest_deletes_nothing_behind_a_link(tmp_path):
 def test_a_run_writes_nothing_through_a_link(tmp_path):
     folder, thesis = made(tmp_path / "run"), tmp_path / "thesis.tex"
     thesis.write_text("x")
+    (folder / "latest").symlink_to("summary.json")
+    (folder / ".venv").mkdir()
+    (folder / ".venv" / "python").symlink_to(thesis)
+    RunFolder(usual=folder, command="patch", key="another", force=True).begin()
     (folder / "facts.csv").symlink_to(thesis)
     with pytest.raises(InputError, match=r"facts\.csv: is a link"):
         RunFolder(usual=folder, command="patch", key="another", force=True).begin()
