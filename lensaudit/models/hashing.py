@@ -187,6 +187,16 @@ def remembered(path: Path, kind: str, compute: Callable[[Path], str]) -> str:
     return known
 
 
+def remembered_of(content: Any, compute: Callable[[], str]) -> str:
+    """`compute()`, once for all; `content` holds all that decides what it finds."""
+    key = digest(content)
+    known = _known.get(key) or _read_memo(key)
+    if known is None:
+        _write_memo(key, known := compute())
+    _known[key] = known
+    return known
+
+
 def memo_folder() -> Path:
     """Folder of remembered hashes: `lensaudit/` in the user's cache folder."""
     return user_cache() / "hashes"

@@ -2,9 +2,11 @@
 
 import re
 from collections.abc import Callable
+from importlib.metadata import version
 
 from lensaudit.errors import InputError
 from lensaudit.models.checkpoint import Checkpoint, config_of, load_tokenizer, tell_stored_twice
+from lensaudit.models.hashing import remembered_of
 from lensaudit.text import digest
 
 _INERT_SETTINGS = (
@@ -83,18 +85,22 @@ def tokenization(checkpoint: Checkpoint) -> str:
     Raises:
         InputError: the tokenizer cannot be loaded.
     """
-    if checkpoint.tokenizer not in _tokenizations:
-        tokenizer = load_tokenizer(checkpoint)
-        tokenizer.backend_tokenizer.no_padding()
-        tokenizer.backend_tokenizer.no_truncation()
-        _tokenizations[checkpoint.tokenizer] = digest(
-            [
-                tokenizer.backend_tokenizer.to_str(),
-                [tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.unk_token_id],
-                [tokenizer.split_special_tokens, tokenizer.chat_template],
-            ]
-        )
-    return _tokenizations[checkpoint.tokenizer]
+    versions = [version(one) for one in ("tokenizers", "transformers")]
+    known = ["tokenization", checkpoint.tokenizer, *versions]
+    return remembered_of(known, lambda: _tokenization(checkpoint))
+
+
+def _tokenization(checkpoint: Checkpoint) -> str:
+    tokenizer = load_tokenizer(checkpoint)
+    tokenizer.backend_tokenizer.no_padding()
+    tokenizer.backend_tokenizer.no_truncation()
+    return digest(
+        [
+            tokenizer.backend_tokenizer.to_str(),
+            [tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.unk_token_id],
+            [tokenizer.split_special_tokens, tokenizer.chat_template],
+        ]
+    )
 
 
 def other_tokenizer(one: Checkpoint, other: Checkpoint) -> str | None:
@@ -135,8 +141,6 @@ def differing_settings(*checkpoints: Checkpoint) -> str | None:
     return "; ".join(dict.fromkeys(said)) or None
 
 
-_tokenizations: dict[str, str] = {}
-"""Hash of a tokenizer's files -> that of what it did when this process loaded it."""
 _SHAPE = {
     "n_layers": "layers",
     "d_model": "width",

@@ -197,7 +197,7 @@ def test_what_fits_neither_before_nor_after_a_map_is_unreadable(bench, monkeypat
     audit, found, neutral, _ = bench
     name = next(name for name in audit.sources if "retain_turned" in name)
     # the same tokens, said to be others: nothing is patched in as it is
-    monkeypatch.setitem(likeness._tokenizations, "another", "other tokens")
+    monkeypatch.setattr(likeness, "tokenization", lambda one: one.tokenizer)
     other = replace(audit.sources[name], tokenizer="another")
     one_source = replace(audit, sources={name: other})
     deltas = found.baseline, found.s1, torch.full_like(found.s1, math.nan)
