@@ -1,8 +1,7 @@
 """Residual caches of any bridge model, for code that asks questions of its own.
 
 A cache is found again by what decides its numbers: the model in memory (`prompt_key`), the tokens,
-the data type, the device. `la.open_activations` reads it like one
-of `lensaudit cache`.
+the data type, the device. `la.open_activations` reads it like one of `lensaudit cache`.
 """
 
 from collections.abc import Sequence

@@ -25,6 +25,7 @@ from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.means import mean_known
 from lensaudit.scores.stats import spearman
 from lensaudit.text import digest
+from lensaudit.verdict.thresholds import ALPHA
 
 FOLDER = Path(__file__).parent / "calibration"
 KIND = "calibration"
@@ -32,8 +33,6 @@ CLOSE = 20
 """Points within which a score counts as that of the label."""
 _FEWEST = 3
 _FEWEST_LABELS = 4
-_BY_CHANCE = 0.05
-"""p above which labels in a random order agree as well."""
 _HIGHEST = 1 - 1e-12
 """A correlation of 1 has no inverse tanh."""
 
@@ -254,7 +253,7 @@ def labels_agreed(correlation: float | None, n: int, p: float | None) -> str | N
     if low <= 0 <= high:
         rho = shown(Estimate(correlation, low, high))
         return f"not shown to agree with the labels: Spearman {rho} holds 0"
-    if p > _BY_CHANCE:
+    if p > ALPHA:
         return f"not shown to agree with the labels: Spearman {correlation:.2f}, p = {p:.3f}"
     turned = f"ranks the answers the other way round: Spearman {correlation:.2f}"
     return None if low > 0 else turned

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from lensaudit.scores.areas import area_limits, auc_limits
+from lensaudit.scores.areas import area_limits, auc_limits, hanley_mcneil
 from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.intervals import FEWEST_GROUPS, Values
 from lensaudit.scores.separation import auc
@@ -31,7 +31,7 @@ def pool_limits(knows: Values, forgot: Values) -> Estimate:
     parts = np.array([np.var(one, ddof=1) / len(one) for one in beats])
     if not parts.any():  # all values are equal
         return auc_limits(knows, forgot)
-    fewer = max(1.0, float(parts.sum()) / _hanley_mcneil(area, n_knows, n_forgot))
+    fewer = max(1.0, float(parts.sum()) / hanley_mcneil(area, n_knows, n_forgot))
     freedom = parts.sum() ** 2 / (parts**2 / (n_knows - 1, n_forgot - 1)).sum()
     return area_limits(area, n_knows / fewer, n_forgot / fewer, df=float(freedom))
 
@@ -39,10 +39,3 @@ def pool_limits(knows: Values, forgot: Values) -> Estimate:
 def alike(n_knows: int, n_forgot: int) -> bool:
     """Whether limits for so few models rest on pools that scatter alike."""
     return min(n_knows, n_forgot) < FEWEST_GROUPS
-
-
-def _hanley_mcneil(area: float, n_knows: int, n_forgot: int) -> float:
-    """Variance of an area, both sizes replaced by their mean as in Newcombe's limits."""
-    extra = (n_knows + n_forgot) / 2 - 1
-    spread = 1 + extra * ((1 - area) / (2 - area) + area / (1 + area))
-    return area * (1 - area) * spread / (n_knows * n_forgot)

@@ -20,8 +20,8 @@ UNITS = "units"
 RESULT = "result.json"
 TO_DO = "to_do.json"
 """Model -> why it has no result, beside the folders of those that have one."""
-_PARTS = ("eval", "patch", "know")
-"""Folders in that of a model of a collection."""
+PARTS = ("eval", "patch", "know")
+"""Folders of a finished unit, and of a model of a collection."""
 _Said = tuple[str | None, JsonObject]
 """Hash of the plan that a file tells of, and its units without a result: unit -> why."""
 
@@ -89,7 +89,7 @@ def _of_variant(file: Path) -> _Said | None:
     """Units of a variant without a result; None of a list that is in no folder of a collection."""
     folder = file.parent.resolve()
     beside = {one.parent.name for one in folder.glob(f"*/*/{MANIFEST}")}
-    if beside.isdisjoint(_PARTS) and not (folder.parent / COLLECTED).is_file():
+    if beside.isdisjoint(PARTS) and not (folder.parent / COLLECTED).is_file():
         return None
     found = read_json(file)
     if not isinstance(found, dict):

@@ -52,7 +52,7 @@ from lensaudit.partials import is_running, process_name
 from lensaudit.results.appended import read_appended
 from lensaudit.results.keyed import keyed_document, write_keyed
 from lensaudit.results.manifest import mark_of
-from lensaudit.results.planned import RESULT, UNITS
+from lensaudit.results.planned import PARTS, RESULT, UNITS
 from lensaudit.sweep.plan import Sweep, Unit
 from lensaudit.sweep.removal import remove_below
 from lensaudit.text import parse_json, printable
@@ -370,8 +370,6 @@ def _now(folder: Path) -> float:
 
 
 SCHEMA = 2
-PARTS = ("eval", "patch", "know")
-"""Folders of a unit: one for each question."""
 CHECKPOINT = "checkpoint"
 """The attacked model, beside the parts of a unit."""
 _SCRATCH = (CHECKPOINT, "registry.json", "eval/passes", "eval/retain")

@@ -35,12 +35,11 @@ from lensaudit.results.integrity import answered_for, misfits
 from lensaudit.results.locate import COLLECTED, Found
 from lensaudit.results.manifest import BEGUN, MANIFEST, code_digest, manifest, signed
 from lensaudit.results.owner import check_free
-from lensaudit.results.planned import RESULT, TO_DO
+from lensaudit.results.planned import PARTS, RESULT, TO_DO
 from lensaudit.results.reading import json_object, part
 from lensaudit.results.run_folder import begin, finished, nothing_to_do, seal
 from lensaudit.settings import COUNTERFACTUAL
 from lensaudit.sweep.attempts import (
-    PARTS,
     UnitState,
     states_of,
     strangers,

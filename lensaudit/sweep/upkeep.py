@@ -24,11 +24,10 @@ from lensaudit.models.hub_files import WANTED
 from lensaudit.partials import is_partial
 from lensaudit.progress import Notice
 from lensaudit.results.manifest import signed_object
-from lensaudit.results.planned import RESULT
+from lensaudit.results.planned import PARTS, RESULT
 from lensaudit.results.run_log import is_kept
 from lensaudit.sweep.attempts import (
     CHECKPOINT,
-    PARTS,
     holder,
     set_back,
     states_of,

@@ -9,8 +9,8 @@ from lensaudit.results.kinds.eval import MetricResult
 from lensaudit.results.kinds.know import KnowRecord
 from lensaudit.results.kinds.patch import PatchSummary
 from lensaudit.results.locate import Found, locate
+from lensaudit.results.planned import PARTS
 from lensaudit.scores.estimate import Estimate
-from lensaudit.sweep.attempts import PARTS
 
 LENS = "logit_lens"
 
