@@ -1,1 +1,1 @@
-"""One checkpoint, one folder: patch, evaluate, audit and cache, with plan, progress and failure."""
+"""One checkpoint, one folder: patch, evaluate and audit, with progress and failure."""

@@ -2,14 +2,13 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from lensaudit.auditing import evaluate as evaluating
 from lensaudit.auditing import patch as patching
-from lensaudit.auditing.evaluate import grew, open_evaluation, plan_evaluation
+from lensaudit.auditing.evaluate import OpenedEvaluation, grew, open_evaluation, open_in
 from lensaudit.auditing.measuring import Steps, measure, who_has_what
-from lensaudit.auditing.patch import plan_patch
 from lensaudit.auditing.question import (
     EVAL,
     KNOW,
@@ -29,7 +28,9 @@ from lensaudit.errors import Failure, failure_in
 from lensaudit.files import make_folder
 from lensaudit.models.bridge import opened_once
 from lensaudit.patching.prepare import prepare
-from lensaudit.progress import Notice, Plan, Tell, unheard
+from lensaudit.patching.session import Session
+from lensaudit.patching.summary import beside_score
+from lensaudit.progress import Notice, Tell, unheard
 from lensaudit.results.integrity import answered_for
 from lensaudit.results.manifest import AUDIT_MANIFEST, MANIFEST, NOT_ASKED, manifest
 from lensaudit.results.owner import check_free, claim, differences, folders_for, other_owner
@@ -42,13 +43,16 @@ BUSY = "another process audits into this folder; waiting for it"
 
 
 @dataclass(frozen=True)
-class AuditPlan:
-    """What an audit would do."""
+class OpenedAudit:
+    """An audit with all that it reads opened and checked; nothing is loaded or written."""
 
+    names: tuple[str, ...]
+    settings: AuditSettings
+    """With the retain models that follow from the names."""
     folder: Path
     """Of all results."""
-    patch: Plan
-    evaluations: Mapping[str, Plan]
+    depth: Session
+    said: Mapping[str, OpenedEvaluation]
     """By model, the retain model's first: the others are compared with it."""
     associations: Mapping[str, Opened | str]
     """Source -> the questions on who has what, or why none are asked."""
@@ -58,33 +62,16 @@ class AuditPlan:
         """The sources that are not asked who has what, and why."""
         return [f"{name}: {one}" for name, one in self.associations.items() if isinstance(one, str)]
 
-    def text(self) -> str:
-        """A line per step: what is done, what is missing."""
-        asked = {
-            name: one if isinstance(one, str) else "; ".join(one.plan())
-            for name, one in self.associations.items()
-        }
-        return "\n".join(
-            [
-                *(f"patch: {line}" for line in self.patch.lines),
-                *(f"know {name}: {line}" for name, line in asked.items()),
-                *(
-                    f"eval {name}: {'done' if one.done else 'to do'}; {one.brief}"
-                    for name, one in self.evaluations.items()
-                ),
-            ]
-        )
 
-
-def plan_audit(
+def open_audit(
     sources: Sequence[str],
     settings: AuditSettings,
     folder: Path | None = None,
     *,
     who: Step | None = None,
     notice: Notice = unheard,
-) -> AuditPlan:
-    """What an audit would do; loads and writes nothing.
+) -> OpenedAudit:
+    """Open all that an audit reads; loads and writes nothing.
 
     Args:
         sources: as of `audit_into`, and so are the others.
@@ -103,19 +90,16 @@ def plan_audit(
         check_free(out, COMMAND)
     elif out.exists():
         out = _own_folder(names, settings, out, notice)
-    anchor = anchor_of(names, settings)
     patch = asked_of_patch(settings, settings.retain_set)
-    depth = plan_patch(names, patch, notice=notice)
-    steps = {
-        model: plan_evaluation(model, asked, place, log_is_made=False)
+    depth = prepare(names, patch, notice=notice)
+    beside_score(depth)  # refuses what is named for it and does not do
+    said = {
+        model: open_in(model, asked, place, rated=False)
         for model, asked, place in evaluations(names, settings, out)
     }
-    if anchor in steps and not steps[anchor].done:
-        # what is compared with the retain model follows from it
-        steps = {model: replace(one, done=False) for model, one in steps.items()}
     controls, step = controls_of(names, settings), wanted(who, settings)
     known = {name: who_has_what(step, name, patch, controls) for name in names} if step else {}
-    return AuditPlan(out, depth, steps, known)
+    return OpenedAudit(names, settings, out, depth, said, known)
 
 
 @opened_once()
@@ -127,7 +111,7 @@ def audit_into(
     who: Step | None = None,
     notice: Notice = unheard,
     progress: Tell = unheard,
-    opened: Callable[[AuditPlan], None] = unheard,
+    opened: Callable[[OpenedAudit], None] = unheard,
     sealed: Callable[[Path], None] = unheard,
     theirs: Callable[[], Audited | None] = lambda: None,
 ) -> Audited:
@@ -144,7 +128,7 @@ def audit_into(
         who: asks who has what.
         notice: told remarks.
         progress: told what is done.
-        opened: told the plan, before any work.
+        opened: told what was opened, before any work.
         sealed: told the manifest of an audit in which no step failed.
         theirs: asked, where another process was waited for, what it found if it asked the same.
 
@@ -153,41 +137,33 @@ def audit_into(
         VerificationError | WorkError: patching failed.
     """
     started = time.monotonic()
-    names = tuple(dict.fromkeys(sources))
-    settings = anchored(names, settings)
-    plan = plan_audit(names, settings, folder, who=who, notice=notice)
-    opened(plan)
-    check_free(plan.folder, COMMAND)
-    place = make_folder(plan.folder)
+    audit = open_audit(sources, settings, folder, who=who, notice=notice)
+    opened(audit)
+    check_free(audit.folder, COMMAND)
+    place = make_folder(audit.folder)
     with in_turn(place, lambda: notice(f"{place}: {BUSY}")) as waited:
         if waited and (done := theirs()) is not None:
             return done
-        claim(plan.folder, COMMAND, (), AUDIT_MANIFEST)
-        found = _audited(names, settings, plan, started, notice, progress)
-        if (plan.folder / AUDIT_MANIFEST).exists():
-            sealed(plan.folder / AUDIT_MANIFEST)
+        claim(audit.folder, COMMAND, (), AUDIT_MANIFEST)
+        found = _audited(audit, started, notice, progress)
+        if (audit.folder / AUDIT_MANIFEST).exists():
+            sealed(audit.folder / AUDIT_MANIFEST)
     return found
 
 
-def _audited(
-    names: Sequence[str],
-    settings: AuditSettings,
-    plan: AuditPlan,
-    started: float,
-    notice: Notice,
-    progress: Tell,
-) -> Audited:
+def _audited(audit: OpenedAudit, started: float, notice: Notice, progress: Tell) -> Audited:
     """What is missing, done, and all of it joined."""
+    names, settings = audit.names, audit.settings
     failures: list[Failure] = []
     steps = Steps(
-        know=plan.associations,
+        know=audit.associations,
         patch=asked_of_patch(settings, settings.retain_set),
-        evaluations=[*evaluations(names, settings, plan.folder)],
+        evaluations=[*evaluations(names, settings, audit.folder)],
     )
     found = measure(
         names,
         steps,
-        plan.folder,
+        audit.folder,
         failed=lambda model, step, error: failures.append(failure_in(model, step, error)),
         notice=notice,
         progress=progress,
@@ -201,11 +177,11 @@ def _audited(
     ]
     if not failures and not any(one.failures for one in found.said.values()):
         # the manifest of the whole: each step's own, and every file that these tell of
-        parts = (plan.folder / name for name in (PATCH, EVAL, KNOW))
+        parts = (audit.folder / name for name in (PATCH, EVAL, KNOW))
         made = [one for part in parts for one in part.rglob(f"*{MANIFEST}")]
         files = {path for one in made for path in (one, *answered_for(one)) if path.exists()}
         options = {"sources": list(names), **plain(settings, without=("fresh",))}
-        why = {name: one for name, one in plan.associations.items() if isinstance(one, str)}
+        why = {name: one for name, one in audit.associations.items() if isinstance(one, str)}
         inputs = {NOT_ASKED: why} if why else {}
         manifest(
             COMMAND,
@@ -215,13 +191,15 @@ def _audited(
             device=settings.device,
             started=started,
         ).write(
-            plan.folder, [one.relative_to(plan.folder).as_posix() for one in files], AUDIT_MANIFEST
+            audit.folder,
+            [one.relative_to(audit.folder).as_posix() for one in files],
+            AUDIT_MANIFEST,
         )
     else:
-        (plan.folder / AUDIT_MANIFEST).unlink(missing_ok=True)
+        (audit.folder / AUDIT_MANIFEST).unlink(missing_ok=True)
     anchor = anchor_of(names, settings)
-    beside = [one for one in plan.evaluations if one == anchor or one not in names]
-    return joined(plan.folder, found.depths, said, known, failures, beside)
+    beside = [one for one in audit.said if one == anchor or one not in names]
+    return joined(audit.folder, found.depths, said, known, failures, beside)
 
 
 def _own_folder(names: Sequence[str], settings: AuditSettings, base: Path, notice: Notice) -> Path:

@@ -138,7 +138,7 @@ def audited(
         folder: of all results; None: experiments/out/audit-<source>.
         notice: told remarks.
         progress: told what is done.
-        planned: told the plan of what is made, before any work.
+        planned: told what was opened, before any work.
         who: asks who has what.
     """
     who = wanted(who, settings)
@@ -149,9 +149,9 @@ def audited(
         check_rows(names, settings)
         from lensaudit.auditing.audit import audit_into  # seconds to import
 
-        def opened(plan: Any) -> None:
-            planned(plan)
-            for line in plan.remarks:
+        def opened(audit: Any) -> None:
+            planned(audit)
+            for line in audit.remarks:
                 question.tell(line)
             question.opened()
 

@@ -5,7 +5,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,8 +38,8 @@ from lensaudit.evaluation.suite import (
     result_rows,
     retain_reference,
 )
-from lensaudit.files import read_json, write_jsonl
-from lensaudit.metrics.registry import EmptyRow, Metric, ordered, retain_names
+from lensaudit.files import write_jsonl
+from lensaudit.metrics.registry import EmptyRow, ordered, retain_names
 from lensaudit.models.checkpoint import (
     Checkpoint,
     in_role,
@@ -51,22 +51,20 @@ from lensaudit.models.conditions import batch_policy
 from lensaudit.models.device import resolve_device
 from lensaudit.models.generation import stop_of
 from lensaudit.models.registry import Registry, load_registry, resolve
-from lensaudit.progress import Notice, Plan, Progress, Tell, unheard
-from lensaudit.results.integrity import is_whole
+from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results.kinds.eval import EvaluationResult, MetricResult, log_name
 from lensaudit.results.locate import PASSES
 from lensaudit.results.manifest import (
     MANIFEST,
     as_placed,
-    from_outside,
     manifest,
     mark_of,
     models_in,
 )
-from lensaudit.results.owner import Run, check_free, claim, differences, folder_of, known_as
+from lensaudit.results.owner import Run, check_free, claim, folder_of, known_as
 from lensaudit.results.reading import json_object
 from lensaudit.results.roles import check_roles
-from lensaudit.settings import path_of, plain
+from lensaudit.settings import GENERATED, path_of, plain
 from lensaudit.text import canonical_json
 
 if TYPE_CHECKING:
@@ -118,14 +116,12 @@ def evaluate_into(
         WorkError: a batch does not fit.
     """
     started = time.monotonic()
-    check_named(folder)
     metrics = ordered(settings.suite, settings.metrics)
-    passes = open_evaluation(model, settings, notice=notice)
-    wanted, place = folders_of(
-        model, settings, folder, run_of(model, settings, folder, passes), placed or notice
-    )
-    passes.folders, passes.fresh = _pass_folders(place, wanted), settings.fresh
-    reference = _compared(settings, passes)
+    to_do = open_in(model, settings, folder, notice=notice, placed=placed or notice)
+    passes, place = to_do.passes, to_do.place
+    usual = evaluation_folder(model, settings, folder)
+    passes.folders, passes.fresh = _pass_folders(place, usual), settings.fresh
+    reference = compared(settings, passes)
     claim(place, COMMAND, (log_name(settings.suite), "results.jsonl"))
     first = settings.retain if settings.retain_log is None and retain_names(metrics) else None
     if first is not None:
@@ -136,7 +132,10 @@ def evaluate_into(
         theirs = replace(settings, metrics=tuple(retain_names(metrics)), **own)
         found = evaluate_into(first, theirs, place / RETAIN, notice=notice, progress=progress)
         reference = found.entries
-    n_passes, done = len(_counted(passes, metrics, settings.suite)), itertools.count(1)
+    # one generation serves every field of a split
+    reads = ((read, read.kind in GENERATED) for read in reads_of(metrics, passes, settings.suite))
+    n_passes = len({replace(read, field="") if said else read for read, said in reads})
+    done = itertools.count(1)
 
     def finished(one: str) -> None:
         progress(Progress(f"evaluating {model}", min(next(done), n_passes), n_passes, piece=one))
@@ -153,7 +152,7 @@ def evaluate_into(
     said = notes(passes, reads_of(metrics, passes, settings.suite))
     log = write_log(place, settings.suite, entries)
     write_jsonl(place / "results.jsonl", result_rows(settings.suite, passes, entries))
-    inputs = _inputs(passes) | _reference(settings, place)
+    inputs = inputs_of(passes) | reference_of(settings, place)
     inputs["notes"] = said
     inputs["metrics"] = {
         one.name: {
@@ -174,23 +173,52 @@ def evaluate_into(
     return EvaluationResult(model, log, settings.suite, entries, tuple(said))
 
 
-def folders_of(
-    model: str, settings: EvaluateSettings, folder: Path | None, run: Run, notice: Notice
-) -> tuple[Path, Path]:
-    """The folder that is wanted, and the one that is used; a result that asks for more stays."""
-    wanted, named = evaluation_folder(model, settings, folder), folder is not None
-    return wanted, folder_of(wanted, run, run_in, named=named, tell=notice, grew=grew, kind=KIND)
+@dataclass(frozen=True)
+class OpenedEvaluation:
+    """An evaluation with all that it reads opened and checked; nothing is loaded or written."""
+
+    settings: EvaluateSettings
+    passes: ModelPasses
+    run: Run
+    place: Path
+    """Folder that the result goes to."""
 
 
-def check_named(folder: Path | None) -> None:
-    """Refuse a named folder of another command, before anything is opened."""
-    if folder is not None:
+def open_in(
+    model: str,
+    settings: EvaluateSettings,
+    folder: Path | None = None,
+    *,
+    notice: Notice = unheard,
+    placed: Notice = unheard,
+    rated: bool = True,
+) -> OpenedEvaluation:
+    """Open an evaluation, and find its folder; a result there that asks for more stays.
+
+    Args:
+        model: as of `evaluate_into`, and so are the others.
+        settings: what is computed, and how.
+        folder: of the results.
+        notice: told remarks.
+        placed: told what result is replaced, or where it goes instead.
+        rated: False leaves out the classifier, which is loaded where it is opened.
+
+    Raises:
+        InputError: a name, a file, a setting or the folder is wrong.
+    """
+    if folder is not None:  # one of another command is refused before anything is opened
         check_free(folder, COMMAND)
+    opened = settings if rated else replace(settings, classifier=None)
+    passes = open_evaluation(model, opened, notice=notice)
+    run = run_of(model, settings, folder, passes)
+    usual, named = evaluation_folder(model, settings, folder), folder is not None
+    place = folder_of(usual, run, run_in, named=named, tell=placed, grew=grew, kind=KIND)
+    return OpenedEvaluation(settings, passes, run, place)
 
 
 def run_of(model: str, settings: EvaluateSettings, folder: Path | None, passes: ModelPasses) -> Run:
     """Command, options and inputs by which one evaluation differs from another."""
-    options, inputs = as_placed(_options(model, settings, folder, passes)), _inputs(passes)
+    options, inputs = as_placed(_options(model, settings, folder, passes)), inputs_of(passes)
     return run_in(
         json.loads(canonical_json({"command": COMMAND, "options": options, "inputs": inputs}))
     )
@@ -232,50 +260,7 @@ def _pass_folders(place: Path, usual: Path) -> list[Path]:
     return [*dict.fromkeys((place / PASSES, usual / PASSES, *theirs))]
 
 
-def plan_evaluation(
-    model: str, settings: EvaluateSettings, folder: Path | None = None, *, log_is_made: bool = True
-) -> Plan:
-    """What a run would do, pass by pass; loads and writes nothing.
-
-    Args:
-        model: name, Hub id or folder.
-        settings: what is computed, and how.
-        folder: of the results; None: experiments/out/<model>-<suite>.
-        log_is_made: False where the retain model's log may be made before this one.
-
-    Raises:
-        InputError: as `evaluate_into`.
-    """
-    check_named(folder)
-    # a classifier is loaded where it is opened, and rates what is generated anyway
-    passes = open_evaluation(model, replace(settings, classifier=None))
-    if log_is_made:
-        _compared(settings, passes)
-    run = run_of(model, settings, folder, passes)
-    _, place = folders_of(model, settings, folder, run, unheard)
-    counted = _counted(passes, ordered(settings.suite, settings.metrics), settings.suite)
-    n_texts, n_answers = (
-        sum(n for n, kind in counted.values() if kind == what) for what in ("texts", "questions")
-    )
-    done = not settings.fresh and is_whole(place) and not differences(place, run, run_in)
-    if done:  # what it compares with must be the same, too
-        made = read_json(place / MANIFEST)["inputs"]
-        inputs = _inputs(passes) | _reference(settings, place) | {"model": made["model"]}
-        inputs |= from_outside()
-        done = made == made | json.loads(canonical_json(inputs))
-    n_kept = 0 if settings.fresh else len(list((place / PASSES).glob("*.npz")))
-    kept = f"; {n_kept} passes kept from before" if n_kept and not done else ""
-    lines = [f"{name}: {n} {what}" for name, (n, what) in counted.items()]
-    return Plan(
-        (f"nothing to do: {place} holds this result",) if done else tuple(lines),
-        n_texts + n_answers,
-        n_kept=n_kept,
-        done=done,
-        brief=f"{n_texts} texts scored, {n_answers} answers generated{kept}",
-    )
-
-
-def _compared(settings: EvaluateSettings, passes: ModelPasses) -> Mapping[str, MetricResult]:
+def compared(settings: EvaluateSettings, passes: ModelPasses) -> Mapping[str, MetricResult]:
     """The log of a retain model that was named; empty where none was.
 
     Raises:
@@ -287,22 +272,7 @@ def _compared(settings: EvaluateSettings, passes: ModelPasses) -> Mapping[str, M
     return retain_reference(log, passes, settings.suite, _empty(settings))
 
 
-def _counted(
-    passes: ModelPasses, metrics: Sequence[Metric], suite: Suite
-) -> dict[str, tuple[int, str]]:
-    """Pass -> how much it reads, and of what: texts that are scored, or questions."""
-    found: dict[str, tuple[int, str]] = {}
-    for read in reads_of(metrics, passes, suite):
-        asks = read.kind in ("text", "jailbreak", "fluency")
-        name = f"{read.kind} {read.split}" if asks else f"{read.kind} {read.split}.{read.field}"
-        if asks or read.kind == "patched":
-            found[name] = len(passes.all_splits[read.split].rows), "questions"
-        else:
-            found[name] = sum(map(len, passes.view(read).rows.values())), "texts"
-    return found
-
-
-def _reference(settings: EvaluateSettings, place: Path) -> dict[str, Any]:
+def reference_of(settings: EvaluateSettings, place: Path) -> dict[str, Any]:
     """The retain model and the content of its log, where one is compared with; None: not made."""
     log = path_of(settings.retain_log)
     if log is None and settings.retain and retain_names(ordered(settings.suite, settings.metrics)):
@@ -334,7 +304,7 @@ def _options(
     }
 
 
-def _inputs(passes: ModelPasses) -> dict[str, Any]:
+def inputs_of(passes: ModelPasses) -> dict[str, Any]:
     """What was read, by content."""
     subjects = {"model": passes.subject, "reference": passes.reference}
     inputs: dict[str, Any] = {

@@ -22,8 +22,8 @@ from lensaudit.patching.prepare import prepare
 from lensaudit.patching.scoring import manifest_of
 from lensaudit.patching.session import Session
 from lensaudit.patching.settings import PatchSettings
-from lensaudit.patching.summary import NOT_A_DEPTH, beside_score, planned, summaries
-from lensaudit.progress import Notice, Plan, Tell, unheard
+from lensaudit.patching.summary import NOT_A_DEPTH, beside_score, summaries
+from lensaudit.progress import Notice, Tell, unheard
 from lensaudit.results.owner import Run, check_free, claim, folder_of, folders_for, known_as
 from lensaudit.settings import COUNTERFACTUAL
 from lensaudit.text import canonical_json
@@ -37,25 +37,6 @@ KIND = ("command", "score")
 """Settings in which two results must agree for one to replace the other in a named folder."""
 _NOT_THE_RESULT = ("engine", "device", "batch_size", "memory_bytes", "cache_batch")
 """Options that say how a number is computed."""
-
-
-def plan_patch(
-    sources: Sequence[str],
-    settings: PatchSettings,
-    folder: Path | None = None,
-    *,
-    notice: Notice = unheard,
-) -> Plan:
-    """What a run would compute, with what is there already left out.
-
-    Raises:
-        InputError: as `patch_into`.
-    """
-    check_places(sources, folder)
-    session = prepare(sources, anchored(tuple(sources), settings), notice=notice)
-    if folder is not None:
-        folders_in(session, folder, notice)
-    return planned(session)
 
 
 def check_places(sources: Sequence[str], folder: Path | None) -> None:

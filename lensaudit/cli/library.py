@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from lensaudit.attacks.rtt import summary as rtt_summary
     from lensaudit.auditing import audit as auditing_audit
     from lensaudit.auditing import calls as auditing_calls
-    from lensaudit.auditing import evaluate as auditing_evaluate
-    from lensaudit.auditing import patch as auditing_patch
     from lensaudit.auditing import question as auditing_question
     from lensaudit.auditing import result as auditing_result
     from lensaudit.data import facts as data_facts
@@ -74,6 +72,9 @@ if TYPE_CHECKING:
     from lensaudit.models import fetch as models_fetch
     from lensaudit.models import hashing as models_hashing
     from lensaudit.models import registry as models_registry
+    from lensaudit.plans import audit as plans_audit
+    from lensaudit.plans import depth as plans_depth
+    from lensaudit.plans import said as plans_said
     from lensaudit.report import render as report_render
     from lensaudit.results import ledger_check as results_ledger_check
     from lensaudit.results import manifest as results_manifest

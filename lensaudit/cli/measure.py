@@ -63,7 +63,7 @@ def patch_command(
     knowledge is held; 1: erased to the level of a model that never saw it.
     """
     if dry_run:
-        say(library.auditing_patch.plan_patch(sources, settings, out, notice=notice).text())
+        say(library.plans_depth.plan_patch(sources, settings, out, notice=notice).text())
         return
     found = looked_up(lambda: library.auditing_calls.patched, sources, settings, out)
     folders = (f"written: {one.folder}" for one in found)
@@ -138,7 +138,7 @@ def evaluate_command(
         raise InputError("--from-log computes at once; there is no plan to print")
     if dry_run:
         library.auditing_question.check_asked(model or "", settings, settings.registry)
-        say(library.auditing_evaluate.plan_evaluation(model or "", settings, out).text())
+        say(library.plans_said.plan_evaluation(model or "", settings, out).text())
         return
     if log is not None:
         found = library.doors_logs.aggregate_log(log, settings, out)
@@ -191,15 +191,15 @@ def audit_command(
         raise InputError("--format markdown, --json: name one of them")
     if dry_run:
         who = library.association_calls.WHO_HAS_WHAT
-        plan = library.auditing_audit.plan_audit(sources, settings, out, who=who, notice=notice)
-        say(_plan(plan))
+        audit = library.auditing_audit.open_audit(sources, settings, out, who=who, notice=notice)
+        say(_plan(audit))
         return
     found = looked_up(
         lambda: library.auditing_calls.audited,
         sources,
         settings,
         out,
-        planned=lambda plan: None if is_quiet() else say(_plan(plan), err=True),
+        planned=_say_plan,
         who=library.association_calls.WHO_HAS_WHAT,
     )
     print_audited(found, _page(found), as_json=as_json, markdown=form == "markdown")
@@ -221,8 +221,14 @@ def _page(found: "library.auditing_result.Audited") -> Path:
     return page
 
 
-def _plan(plan: "library.auditing_audit.AuditPlan") -> str:
-    return f"{plan.text()}\nreport: {plan.folder / PAGE}"
+def _plan(audit: "library.auditing_audit.OpenedAudit") -> str:
+    return f"{library.plans_audit.plan_of(audit).text()}\nreport: {audit.folder / PAGE}"
+
+
+def _say_plan(audit: "library.auditing_audit.OpenedAudit") -> None:
+    plan = _plan(audit)  # refuses what would not fit, whether it is heard or not
+    if not is_quiet():
+        say(plan, err=True)
 
 
 def _check_scale(off: Iterable[str | None]) -> None:

@@ -12,12 +12,12 @@ from lensaudit.data.tofu import forget_set
 from lensaudit.doors.cache import CacheResult
 from lensaudit.doors.settings import CacheSettings
 from lensaudit.models.checkpoint import open_model
-from lensaudit.models.large.placement import planned_text
 from lensaudit.patching.prepare import resolved_settings, session_of
-from lensaudit.patching.scoring import cache_bytes
 from lensaudit.patching.session import Session
 from lensaudit.patching.settings import PatchSettings
-from lensaudit.progress import Notice, Plan, Tell, unheard
+from lensaudit.plans.depth import cache_bytes, planned_text
+from lensaudit.plans.plan import Plan
+from lensaudit.progress import Notice, Tell, unheard
 from lensaudit.settings import Caches, Machine, Names, Rows, shared
 
 

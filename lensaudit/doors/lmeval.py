@@ -36,7 +36,8 @@ from lensaudit.models.device import resolve_device, resolve_dtype
 from lensaudit.models.hashing import file_sha256
 from lensaudit.models.quantize import quantise_in_place
 from lensaudit.patching.interventions import add, project_out
-from lensaudit.progress import Notice, Plan, unheard
+from lensaudit.plans.plan import Plan
+from lensaudit.progress import Notice, unheard
 from lensaudit.results.keyed import keyed_document, write_keyed
 from lensaudit.results.manifest import manifest, signed_object
 from lensaudit.results.owner import claim

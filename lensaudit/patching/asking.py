@@ -23,12 +23,12 @@ from lensaudit.models.checkpoint import Checkpoint, config_of, load_tokenizer
 from lensaudit.models.generation import stop_of
 from lensaudit.models.large.placement import fits_whole
 from lensaudit.models.likeness import same_tokenizer
-from lensaudit.models.sizes import context_of, sizes_on_disk
+from lensaudit.models.sizes import context_of
 from lensaudit.patching.generation import as_guessed, generate, rows_that_fit
 from lensaudit.patching.options import ANSWER_TOKENS
 from lensaudit.patching.score_cache import AnswerCache, answer_key, prompt_key
 from lensaudit.patching.session import Session
-from lensaudit.progress import Plan, Progress
+from lensaudit.progress import Progress
 from lensaudit.results.kinds.patch import Answer, InType, Outputs, Told, Way
 from lensaudit.scores.intervals import typical_size
 
@@ -57,7 +57,7 @@ class DirectQuestions:
         found = {row.idx: why for row in self.session.examples if (why := why_not(row))}
         for one in self.models:
             window = context_of(config_of(one))
-            for idx, ids in (pair for way in self._asked(one).values() for pair in way.items()):
+            for idx, ids in (pair for way in self.asked(one).values() for pair in way.items()):
                 if idx not in found and (why := window.too_long(len(ids), ANSWER_TOKENS)):
                     found[idx] = why
         return found
@@ -77,7 +77,7 @@ class DirectQuestions:
     def missing(self, one: Checkpoint) -> list[Ids]:
         """Prompts of a model whose answers are not kept yet."""
         known = self._kept(one).known
-        return [ids for ids in self._all(one) if prompt_key(ids) not in known]
+        return [ids for ids in self.every(one) if prompt_key(ids) not in known]
 
     def answers(self, one: Checkpoint) -> dict[Way, dict[int, str | None]]:
         """What a model says, by way of asking and idx; it runs for what is not kept.
@@ -87,7 +87,7 @@ class DirectQuestions:
         Raises:
             WorkError: logits are not finite.
         """
-        asked, kept = self._asked(one), self._kept(one)
+        asked, kept = self.asked(one), self._kept(one)
         if todo := self.missing(one):
             session, model, stop = self.session, self.session.model(one), self._stop(one)
             longest, n_done = max(map(len, todo)) + ANSWER_TOKENS, 0
@@ -200,29 +200,6 @@ class DirectQuestions:
             if name != settings.dtype and fits_whole(source, dtype=dtype, device=settings.device)
         ]
 
-    def plan(self) -> Plan:
-        """What would be asked: a line, and how many answers are still to be generated."""
-        session, n, tokens, flop = self.session, 0, 0, 0
-        asked = [(one, session.settings.dtype) for one in self.models]
-        sources = {one.weights: one for one in session.sources.values()}.values()
-        asked += [(one, dtype) for one in sources for dtype in self.types(one)]
-        known = {
-            dtype: DirectQuestions(session.planning(dtype=dtype), self._prompts, self._stops)
-            for dtype in dict.fromkeys(dtype for _, dtype in asked)
-        }
-        for one, dtype in asked:
-            todo = self._all(one) if session.settings.fresh else known[dtype].missing(one)
-            n_tokens = sum(map(len, todo)) + len(todo) * ANSWER_TOKENS
-            n, tokens = n + len(todo), tokens + n_tokens
-            flop += n_tokens * sizes_on_disk(one, dtype).per_token_flop
-        ways = " and ".join(WAYS[way] for way in self._asked(session.full))
-        line = (
-            f"to ask: {n} answers of up to {ANSWER_TOKENS} tokens ({len(self.facts)} facts, "
-            f"{len(self.models)} models, {ways}; the sources in {len(known)} types of numbers), "
-            f"at most {tokens} tokens, {float(flop):.2g} FLOP"
-        )
-        return Plan((line,), n)
-
     def _given(self, one: Checkpoint) -> dict[int, frozenset[Way]]:
         """Idx -> in which ways a model gives the fact away.
 
@@ -238,9 +215,9 @@ class DirectQuestions:
                 found[row.idx] = frozenset(given)
         return found
 
-    def _all(self, one: Checkpoint) -> list[Ids]:
+    def every(self, one: Checkpoint) -> list[Ids]:
         """Every prompt of a model, once, of the facts that are asked."""
-        every = (of[row.idx] for of in self._asked(one).values() for row in self.facts)
+        every = (of[row.idx] for of in self.asked(one).values() for row in self.facts)
         return [*dict.fromkeys(every)]
 
     def _kept(self, one: Checkpoint) -> AnswerCache:
@@ -256,7 +233,7 @@ class DirectQuestions:
         same = same_tokenizer(one, self.session.full)
         return self.session.tokenizer if same else load_tokenizer(one)
 
-    def _asked(self, one: Checkpoint) -> Prompts:
+    def asked(self, one: Checkpoint) -> Prompts:
         """What a model is asked, in its own tokens.
 
         A model that brings no chat template that works is asked in that of `full`: who takes the

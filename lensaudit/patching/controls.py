@@ -7,13 +7,11 @@ never saw the facts.
 
 import math
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import Literal
 
 import torch
 from jaxtyping import Float
-from rich.filesize import decimal as size
 from torch import Tensor
 
 from lensaudit.data.neutral import FEWEST_VALIDITY_ROWS, Neutral, neutral_beside
@@ -38,7 +36,6 @@ from lensaudit.patching.alignment import (
 )
 from lensaudit.patching.asking import questions_of
 from lensaudit.patching.outcome import NO_KE, Outcome, mean_of
-from lensaudit.patching.scoring import cache_bytes, n_missing
 from lensaudit.patching.session import Session
 from lensaudit.patching.sources import CachedSource, Others, next_rows
 from lensaudit.results.kinds.patch import (
@@ -57,33 +54,13 @@ from lensaudit.scores.alignment import relative_distance, times_apart
 from lensaudit.scores.depth import DepthScore, depth_score, mean_if_any
 from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.intervals import clustered_ratio, typical_size
-from lensaudit.settings import Positions
 from lensaudit.verdict.thresholds import ALIGN_FROM, STRONG_LAYER, VALIDITY_NEEDED_FROM
 
 ALIKE = 1e-4
 """Mean erasures that differ by less are alike: which is less is up to the processor's kernels."""
 
 
-def planned_controls(session: Session, neutral: Neutral) -> str:
-    """What would be measured beside UDS, in a line of a plan."""
-    if neutral.why:
-        return f"controls: none ({neutral.why})"
-    align, tokens = session.settings.align, session.settings.align_tokens
-    said = f"controls: validity on up to {len(neutral.validity)} rows"
-    n = 0 if _uncompared(session) else _bytes_cached(session, neutral)
-    more = f"; up to {size(n)} more on disk" if n else ""
-    if align == "none":
-        return f"{said}; no maps{more}"
-    maps = f"maps where UDS is {ALIGN_FROM:g} or more" if align == "auto" else f"{align} maps"
-    n_tokens = tokens or ALIGN_TOKENS_PER_DIM * session.full.d_model
-    n, rows = one_a_group(session.encoded, session.full.d_model).n, len(neutral.fit)
-    return (
-        f"{said}; {maps}, fitted on up to {n_tokens} of {rows} rows' tokens; then each source "
-        f"without the direction that facts share, and without {n} of them{more}"
-    )
-
-
-def _uncompared(session: Session) -> str | None:
+def uncompared(session: Session) -> str | None:
     """Why controls compare no streams: what is patched in is none; None where it is."""
     settings = session.settings
     if settings.part != "resid":
@@ -93,34 +70,6 @@ def _uncompared(session: Session) -> str | None:
         if settings.last_layer != "resid_post"
         else None
     )
-
-
-def _bytes_cached(session: Session, neutral: Neutral) -> int:
-    """Bytes of caches that controls may read and the score does not, where they are not there."""
-    full, settings, scored = session.full, session.settings, n_missing(session)
-    rows, to_fit = map(session.encode, (neutral.validity, neutral.fit))
-    sources = {one.weights: one for one in (full, *session.sources.values())}
-    reads = [(one, rows) for one in sources.values() if len(rows) >= FEWEST_VALIDITY_ROWS]
-    wanted: list[tuple[Checkpoint, tuple[Encoded, ...], Positions]] = []
-    if settings.align != "none":
-        scored[full.weights] = sum(scored.values())  # whatever is patched in, `full` is read
-        models = (*sources.values(), *session.never)
-        reads += [(one, session.encoded) for one in models if not scored.get(one.weights)]
-        with suppress(InputError):  # too few rows for a map
-            wanted.extend(
-                (full, _rows_to_fit(session, to_fit, one, one.d_model)[0], "all")
-                for one in sources.values()
-            )
-    for one, them in reads:
-        match, of_full = session.token_match(one, them), one.weights == full.weights
-        own = settings.positions_needed(of_full=of_full) or "span"
-        wanted.append((one, match.rows, own if match.places is None else "all"))
-    missing = {
-        session.fingerprint(one, at, rows=them): them
-        for one, them, at in wanted
-        if session.there(one, at, rows=them) is None
-    }
-    return sum(cache_bytes(them, one) for one, them in missing.items())
 
 
 def controls_of(session: Session) -> Neutral:
@@ -142,14 +91,14 @@ def controls_of(session: Session) -> Neutral:
         for one in session.sources.values()
         if settings.align not in ("auto", "none") or session.misfit(one) is not None
     ]
-    if needed and settings.score == "uds" and _uncompared(session) is None:
+    if needed and settings.score == "uds" and uncompared(session) is None:
         rows = session.encode(neutral.fit)
         for one in needed:
-            _rows_to_fit(session, rows, one, one.d_model)
+            rows_for_map(session, rows, one, one.d_model)
     return neutral
 
 
-def _rows_to_fit(
+def rows_for_map(
     session: Session, rows: Sequence[Encoded], source: Checkpoint, width: int
 ) -> tuple[tuple[Encoded, ...], int]:
     """Rows that a map of a source is fitted on, and how many tokens at most.
@@ -224,7 +173,7 @@ class _Examination:
         self.weights = weights[self.columns]
         # streams are compared, of layers that encode the forget set
         no_layer = f"the mean S1 of all rows exceeds tau = {tau:g} at no layer"
-        self.unfit = _uncompared(session) or (not self.layers and no_layer) or neutral.why or None
+        self.unfit = uncompared(session) or (not self.layers and no_layer) or neutral.why or None
         # by weights: rows that are cached, whole sets, so that one cache of `full` serves every
         # source; and those of them that `full` and the source both still say
         self.cached: dict[str, tuple[Encoded, ...]] = {}
@@ -339,7 +288,7 @@ class _Examination:
         session, full, kind = self.session, self.session.full, self.settings.align
         if kind in ("auto", "none"):
             kind = "procrustes" if width == full.d_model else "affine"
-        rows, n_tokens = _rows_to_fit(session, self.to_fit, source, width)
+        rows, n_tokens = rows_for_map(session, self.to_fit, source, width)
         match = session.token_match(source, rows)
         key = alignment_key(
             session.fingerprint(source, "all", rows=match.rows),

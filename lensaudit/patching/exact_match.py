@@ -23,10 +23,10 @@ from lensaudit.patching.options import REFERENCE_TOKENS, ResolvedSettings
 from lensaudit.patching.outcome import Summarised, mean_of, scored_groups
 from lensaudit.patching.preflight import check_model
 from lensaudit.patching.score_cache import UNPATCHED, TextCache, example_hash, text_key
-from lensaudit.patching.scoring import compute, plan_of
+from lensaudit.patching.scoring import compute
 from lensaudit.patching.session import Session
 from lensaudit.patching.sources import CachedSource
-from lensaudit.progress import Plan, Progress
+from lensaudit.progress import Progress
 from lensaudit.results.kinds.patch import PatchSummary
 from lensaudit.results.reading import null
 from lensaudit.scores.depth import (
@@ -85,27 +85,6 @@ def run_em(session: Session) -> Matches:
     """
     with session:
         return _teacher(session) if session.settings.em_form == "teacher" else _generation(session)
-
-
-def em_plan_of(session: Session) -> Plan:
-    """What a run would do; nothing is loaded or written."""
-    settings, encoded = session.settings, session.encoded
-    if settings.em_form == "teacher":
-        return plan_of(session.under(measure="hit"))
-    n_own = n_models = len(session.patched_in()) * len(encoded)
-    n_patched = n_models * len(settings.at_layers)
-    if not settings.fresh:
-        n_own, n_patched = (
-            sum(len(kept.missing(e, layers)) for kept in texts.values() for e in encoded)
-            for texts, layers in kept_texts(session)
-        )
-    lines = (
-        f"examples: {len(encoded)}; layers: {len(settings.at_layers)}",
-        f"to generate: {n_own} texts of up to {REFERENCE_TOKENS} tokens, unpatched",
-        f"to generate: {n_patched} texts of up to {settings.max_new_tokens} tokens, "
-        "patched (example x source x layer)",
-    )
-    return Plan(lines, n_own, n_patched)
 
 
 def _teacher(session: Session) -> Matches:

@@ -1,21 +1,17 @@
 """Scores of a run: what is not kept yet is patched; then outcomes and their record."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
-from rich.filesize import decimal as size
 from torch import Tensor
 
-from lensaudit.activations.spec import Fingerprint, kept_as
-from lensaudit.data.spans import Encoded
 from lensaudit.errors import InputError
 from lensaudit.models.checkpoint import Checkpoint
-from lensaudit.models.large.placement import planned_text
-from lensaudit.models.sizes import BYTES, sizes_on_disk
+from lensaudit.models.sizes import sizes_on_disk
 from lensaudit.patching.budget import MemoryBudget
 from lensaudit.patching.options import Engine
 from lensaudit.patching.outcome import Outcome, calibration_of, outcome_of
@@ -23,9 +19,8 @@ from lensaudit.patching.preflight import planned_engine, sweep_agrees
 from lensaudit.patching.score_cache import example_hash
 from lensaudit.patching.session import Session
 from lensaudit.patching.sources import CachedSource
-from lensaudit.progress import Plan, unheard
 from lensaudit.results.manifest import Manifest, computed_by, manifest
-from lensaudit.settings import COUNTERFACTUAL, NO_RETAIN_MODEL, Kept, Positions
+from lensaudit.settings import COUNTERFACTUAL, NO_RETAIN_MODEL
 
 Scored = tuple[list[Outcome], dict[str, float | None]]
 """One outcome per source, and the scores of the two anchors."""
@@ -230,108 +225,3 @@ def as_lens(session: Session) -> Session:
                 f"nothing; leave --{option} at {only}, or use --score uds"
             )
     return session.under(score="lens", profile="full")
-
-
-def as_run(session: Session) -> Session:
-    """The session with the engine that a run would take: its scores are kept under that."""
-    return session.under(engine=planned_engine(session.full, session.settings, unheard))
-
-
-PREFLIGHT_PASSES = 4
-"""Forward passes of `full` on the longest example; as many in which sweep and oracle are compared,
-both in `patching.preflight`."""
-
-
-def plan_of(
-    session: Session, controls: str = "", n_more: int = 0, asking: Plan | None = None
-) -> Plan:
-    """Count what is missing.
-
-    Args:
-        session: that is open.
-        controls: what stands beside the score; how much of it is wanted follows from the score.
-        n_more: rows that are scored beside the sources'.
-        asking: what the models are asked beside it.
-    """
-    session, rows = as_run(session), n_missing(session)
-    settings, encoded = session.settings, session.encoded
-    of_source: tuple[Positions, Kept] = settings.positions_replaced, kept_as(settings.part)
-    caches = []
-    for weights, checkpoint in session.patched_in().items():
-        of_full = weights == session.full.weights
-        # the sweep reads the clean run of `full` whatever is patched into it
-        used = any(rows.values()) if of_full else rows[weights]
-        places = {of_source} if settings.part != "resid" else set[tuple[Positions, Kept]]()
-        if stream := settings.positions_needed(of_full=of_full):
-            places.add((stream, "resid"))
-        wanted = [one for one in places if used and session.there(checkpoint, *one) is None]
-        caches += [cache_bytes(encoded, session.fingerprint(checkpoint, *one)) for one in wanted]
-    n_rows, n_lost, n_forward = (
-        sum(rows.values()),
-        len(session.unscored),
-        len(caches) * len(encoded),
-    )
-    models = [("full", session.full), ("retain", session.retain)]
-    models += [("source", source) for source in session.sources.values()]
-    lost = f" ({n_lost} unscored: lost in tokenisation)" if n_lost else ""
-    lines = [
-        f"models: {', '.join(f'{role} {one.spec.name}' for role, one in models)}",
-        f"examples: {len(encoded) + n_lost}{lost}; layers: {len(settings.at_layers)}",
-        f"to cache: {n_forward} forward passes of one example, {size(sum(caches))} on disk",
-        f"to score: {n_rows + n_more} patched rows (example x source x layer)",
-        _placement(session, n_rows, len(caches)) if n_rows or caches else "",
-        controls,
-        *(asking.lines if asking else ()),
-    ]
-    return Plan(
-        tuple(filter(None, lines)),
-        n_forward + (asking.n_forward if asking else 0),
-        n_rows + n_more,
-        sum(caches),
-    )
-
-
-def _placement(session: Session, n_rows: int, n_caches: int) -> str:
-    """Where the weights are, the same for each model of one shape. Controls are not counted."""
-    settings, full, encoded = session.settings, session.full, session.encoded
-    engine = settings.computed_with
-    budget = MemoryBudget(sizes_on_disk(full, settings.dtype), settings, engine != "oracle")
-    n_sources, n_layers = len(session.patched_in()), len(settings.at_layers)
-    n_batches = len(budget.batches(encoded, lambda e: n_sources * n_layers, n_sources=n_sources))
-    n_scoring = {
-        "lens": PREFLIGHT_PASSES,  # it reads what is cached with the head alone
-        "sweep": 2 * PREFLIGHT_PASSES + n_batches,
-        "oracle": PREFLIGHT_PASSES + n_batches * (1 + n_sources * n_layers),
-    }[engine]
-    return planned_text(
-        full,
-        dtype=settings.dtype,
-        device=settings.device,
-        spread=settings.memory_bytes if settings.spread else None,
-        n_passes=n_caches + (n_scoring if n_rows else 0),
-    )
-
-
-def n_missing(session: Session) -> dict[str, int]:
-    """Rows still to be scored, by source; all layers where the KE layers are not known yet."""
-    kept, fresh = as_run(session).planning(), session.settings.fresh
-    wanted = kept.wanted()
-    return {
-        one: sum(
-            len(wanted(e, one) if fresh else kept.scores(one).missing(e, wanted(e, one)))
-            for e in session.encoded
-        )
-        for one in session.patched_in()
-    }
-
-
-def cache_bytes(encoded: Sequence[Encoded], fingerprint: Fingerprint) -> int:
-    """Bytes of activations a cache holds: one row per layer and, of the stream, the final norm's.
-
-    A row is one token of one example.
-    """
-    n_rows = sum(
-        len(e.token_ids if fingerprint.positions == "all" else e.read_positions) for e in encoded
-    )
-    n_normed, width = fingerprint.norm_shape(n_rows)
-    return (n_rows * fingerprint.layers + n_normed) * width * BYTES[fingerprint.dtype]

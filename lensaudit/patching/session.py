@@ -162,10 +162,6 @@ class Session:
         other._models, other._caches = {}, {}
         return other
 
-    def planning(self, **settings: Any) -> "Session":
-        """The same session for a plan: it reads what earlier runs left."""
-        return self.under(fresh=False, **settings)
-
     def use(self, engine: Engine) -> None:
         """Switch the engine, e.g. to the oracle where the sweep is not verified."""
         runner = self._runners.get(self._how)

@@ -22,8 +22,8 @@ from lensaudit.models.checkpoint import Checkpoint, in_role, open_checkpoint
 from lensaudit.models.likeness import check_same_shape
 from lensaudit.models.registry import base_spec, load_registry
 from lensaudit.patching.asking import questions_of
-from lensaudit.patching.controls import Drops, controls_of, examined, planned_controls, unexamined
-from lensaudit.patching.exact_match import em_plan_of, em_result, run_em
+from lensaudit.patching.controls import Drops, controls_of, examined, unexamined
+from lensaudit.patching.exact_match import em_result, run_em
 from lensaudit.patching.outcome import (
     BY_TOKEN,
     NO_KE,
@@ -33,10 +33,9 @@ from lensaudit.patching.outcome import (
     layer_cells,
     summary_of,
 )
-from lensaudit.patching.scoring import as_run, compute, outcomes_of, plan_of, score_lens, scored
+from lensaudit.patching.scoring import compute, outcomes_of, score_lens, scored
 from lensaudit.patching.session import Session
 from lensaudit.patching.sources import NO_OTHER, CachedSource, others_of
-from lensaudit.progress import Plan
 from lensaudit.results.kinds.patch import Examined, KeptDepth, Outputs
 from lensaudit.results.roles import check_roles
 from lensaudit.scores.depth import depth_score, over_erasure
@@ -202,29 +201,6 @@ def beside_score(session: Session) -> tuple[Neutral | None, list[Anchored]]:
     """
     neutral = None if session.settings.without_retain else controls_of(session)
     return neutral, kept_beside(session)
-
-
-def planned(session: Session) -> Plan:
-    """What `summaries` would compute, with what is there already left out.
-
-    Raises:
-        InputError: a file or a model that is named for what stands beside the score does not do.
-    """
-    settings, layers = session.settings, session.settings.at_layers
-    neutral, _ = beside_score(session)
-    if settings.score == "em":
-        return em_plan_of(session)
-    if settings.score == "lens":
-        return plan_of(session)
-    questions = questions_of(session)
-    asking = questions and questions.plan()
-    if neutral is not None:
-        return plan_of(session, planned_controls(session, neutral), asking=asking)
-    others = others_of(session.full, session.encoded, session.examples)
-    scores = as_run(session).planning().scores(others.key)
-    n_more = sum(len(layers if settings.fresh else scores.missing(e, layers)) for e in others.rows)
-    told = f"anchor: {COUNTERFACTUAL}, full's own stream of another question"
-    return plan_of(session, told, n_more, asking)
 
 
 def summaries(

@@ -25,6 +25,7 @@ from lensaudit.errors import WorkError
 from lensaudit.evaluation import passes
 from lensaudit.models import checkpoint
 from lensaudit.models.registry import load_registry, resolve
+from lensaudit.plans import audit as plans
 from lensaudit.results.kinds.know import KnowControl, KnowRecord
 from lensaudit.results.manifest import signed
 from lensaudit.screen.depth import of_audit, said_and_held
@@ -33,7 +34,7 @@ from lensaudit.turns import in_turn
 from lensaudit.verdict.collect import verdicts
 from lensaudit.verdict.views import hundredths
 
-plan_audit = partial(audit.plan_audit, who=WHO_HAS_WHAT)
+plan_audit = partial(plans.plan_audit, who=WHO_HAS_WHAT)
 audited_into = partial(calls.audited, who=WHO_HAS_WHAT)
 LIMIT = 2
 MODELS = ("retain", "masked_readout", "never")
@@ -88,10 +89,10 @@ def test_who_has_what_is_not_left_out_in_silence(tmp_path):
     """Whoever calls the core alone hands the step on, or says that nobody is asked."""
     place = tmp_path / "out"
     with pytest.raises(ValueError, match="the step that asks who has what was not given"):
-        audit.plan_audit(["demo/npo"], settings_of(tmp_path), place)
+        plans.plan_audit(["demo/npo"], settings_of(tmp_path), place)
     with pytest.raises(ValueError, match="the step that asks who has what was not given"):
         calls.audited(["demo/npo"], settings_of(tmp_path), place)
-    plan = audit.plan_audit(["demo/npo"], settings_of(tmp_path, association="none"), place)
+    plan = plans.plan_audit(["demo/npo"], settings_of(tmp_path, association="none"), place)
     assert (plan.associations, place.exists()) == ({}, False)
 
 

@@ -9,13 +9,14 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import lensaudit as la
-from lensaudit.auditing.evaluate import evaluate_into, plan_evaluation
+from lensaudit.auditing.evaluate import evaluate_into
 from lensaudit.auditing.question import own_data
 from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.errors import InputError, VerificationError, WorkError
 from lensaudit.evaluation.log import read_log
 from lensaudit.metrics.inside import scores
 from lensaudit.models.registry import load_registry, resolve
+from lensaudit.plans.said import plan_evaluation
 from lensaudit.results.run_log import compare, read_run
 
 ASKED = EvaluateSettings(metrics=("forget_Q_A_Prob",), limit=2, data="demo")

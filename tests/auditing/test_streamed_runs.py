@@ -9,7 +9,6 @@ from support.tolerance import NATS
 
 from lensaudit.activations.opening import open_activations
 from lensaudit.auditing.evaluate import evaluate_into, open_evaluation
-from lensaudit.auditing.patch import plan_patch
 from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.cli.main import run
 from lensaudit.doors.cache_fill import cache_into, plan_cache
@@ -20,6 +19,7 @@ from lensaudit.models.large import placement
 from lensaudit.models.large.placement import all_on, stored_tensors
 from lensaudit.models.large.streaming import streamed
 from lensaudit.patching.settings import PatchSettings
+from lensaudit.plans.depth import plan_patch
 
 
 @pytest.fixture

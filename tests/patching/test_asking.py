@@ -20,6 +20,7 @@ from lensaudit.patching import session as in_session
 from lensaudit.patching.asking import DirectQuestions
 from lensaudit.patching.prepare import prepare
 from lensaudit.patching.settings import PatchSettings
+from lensaudit.plans.depth import asking_plan
 from lensaudit.types import padded_rows
 
 LIMIT = 16
@@ -149,19 +150,19 @@ def test_a_model_that_thinks_is_asked_after_an_empty_thought(heard, tmp_path):
         )
     )
     one = checkpoint_of(folder)
-    asked = DirectQuestions(heard[0])._asked(one)["chat"]
+    asked = DirectQuestions(heard[0]).asked(one)["chat"]
     said = load_tokenizer(one).decode(next(iter(asked.values())))
     assert said.endswith(f"{head}\n\n<think>\n\n</think>\n\n")
 
 
 def test_the_plan_counts_what_is_not_kept_and_what_it_costs(heard):
     again = opened(Path(heard[0].settings.activations).parent, "demo/never", "demo/simnpo")
-    plan = DirectQuestions(again).plan()
+    plan = asking_plan(DirectQuestions(again))
     n = heard[1].n
     # of four models one was never asked: each fact in two ways and three types of numbers
     assert plan.n_forward == 2 * n * 3
     assert f"{n} facts, 4 models, as a question and in the chat template" in plan.lines[0]
-    fresh = DirectQuestions(again.under(fresh=True)).plan()
+    fresh = asking_plan(DirectQuestions(again.under(fresh=True)))
     assert fresh.n_forward == 2 * n * (4 + 2 * 2)
     assert DirectQuestions(again).missing(again.full) == []
 
@@ -177,10 +178,10 @@ def test_a_model_without_a_chat_template_is_asked_in_that_of_full(heard, tmp_pat
     one = checkpoint_of(folder)
     assert load_tokenizer(one).chat_template is None
     questions = DirectQuestions(heard[0])
-    assert questions._asked(one) == questions._asked(heard[0].full)
+    assert questions.asked(one) == questions.asked(heard[0].full)
     # as may be one whose template cannot be written
     (folder / "chat_template.jinja").write_text("{{ raise_exception('no') }}")
-    assert questions._asked(checkpoint_of(folder)) == questions._asked(heard[0].full)
+    assert questions.asked(checkpoint_of(folder)) == questions.asked(heard[0].full)
 
 
 def test_every_model_that_never_knew_is_asked_and_the_mean_counts(heard, tmp_path, monkeypatch):
@@ -219,7 +220,7 @@ def test_a_type_that_memory_does_not_hold_is_not_asked(heard, monkeypatch):
     monkeypatch.setattr(asking, "fits_whole", lambda one, **how: False)
     questions = DirectQuestions(heard[0])
     assert questions.types(heard[0].full) == []
-    assert "1 types of numbers" in questions.plan().lines[0]
+    assert "1 types of numbers" in asking_plan(questions).lines[0]
 
 
 def taught(form, folder: Path) -> Path:

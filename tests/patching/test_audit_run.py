@@ -14,8 +14,9 @@ from lensaudit.errors import InputError, VerificationError
 from lensaudit.models.bridge import load, opened_once
 from lensaudit.patching import session as session_module
 from lensaudit.patching import stages, wavefront
-from lensaudit.patching.scoring import plan_of, score_all
-from lensaudit.patching.summary import planned, summaries
+from lensaudit.patching.scoring import score_all
+from lensaudit.patching.summary import summaries
+from lensaudit.plans.depth import plan_of, planned
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ from support.audit_helpers import anew, audit_in, run, save_family, save_questio
 from lensaudit.data.spans import Encoded
 from lensaudit.patching import score_cache, scoring
 from lensaudit.patching.score_cache import ScoreCache, ScoreEntry
-from lensaudit.patching.scoring import plan_of
 from lensaudit.patching.sources import next_rows
 from lensaudit.patching.stages import ke_layers
+from lensaudit.plans.depth import plan_of
 
 ENCODED = [
     Encoded(idx, idx // 2, tuple(range(3 + idx, 12 + idx)), n_prompt=4, start=5, end=8)

@@ -13,12 +13,12 @@ from lensaudit.patching import exact_match, oracle, session
 from lensaudit.patching.exact_match import (
     NO_FT,
     NO_REFERENCE,
-    em_plan_of,
     em_result,
     run_em,
 )
 from lensaudit.patching.prepare import prepare
 from lensaudit.patching.settings import PatchSettings
+from lensaudit.plans.depth import em_plan_of
 from lensaudit.scores.depth import label_hit
 
 FEW = 12

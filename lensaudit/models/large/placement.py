@@ -341,31 +341,6 @@ def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def planned_text(
-    checkpoint: Checkpoint, *, dtype: str, device: str, spread: int | None, n_passes: int
-) -> str:
-    """Where `load_causal` would put the weights, and the bytes that each pass brings.
-
-    Args:
-        checkpoint: of the model.
-        dtype: in which it runs.
-        device: on which.
-        spread: bytes left for activations of a model that may be spread; None: it may not.
-        n_passes: over all blocks.
-
-    Raises:
-        InputError: it would not fit.
-    """
-    run_in = getattr(torch, dtype)
-    placement = where_spread(checkpoint, dtype=run_in, device=device, spread=spread)
-    placement = placement or whole_placement(checkpoint, dtype=run_in, device=device)
-    said = f"weights: {placement.text()}"
-    if placement.way == "whole":
-        return said
-    brought = size(n_passes * placement.brought_bytes)
-    return f"{said}; {brought} to bring in {n_passes} pass{'es' * (n_passes != 1)}"
-
-
 def whole_placement(checkpoint: Checkpoint, *, dtype: torch.dtype, device: str) -> Placement:
     """All weights on the device.
 
