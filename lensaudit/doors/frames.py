@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 
 from lensaudit.errors import InputError
-from lensaudit.results.kinds.curve import CurvePoint, points_of
+from lensaudit.report.beside import CurvePoint, points_of
 from lensaudit.results.kinds.effort import EffortRecord
 from lensaudit.results.kinds.table import Kind
 from lensaudit.results.locate import Found, locate

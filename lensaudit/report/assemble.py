@@ -13,6 +13,7 @@ from lensaudit.data.matching import mentions
 from lensaudit.errors import InputError
 from lensaudit.groups import grouped
 from lensaudit.progress import Notice
+from lensaudit.report.beside import answers_in
 from lensaudit.report.evidence import ModelRow, rows_of
 from lensaudit.report.kinds import on_page
 from lensaudit.report.packing import token_tables
@@ -24,7 +25,7 @@ from lensaudit.report.shelf import (
     models_of,
     paired,
 )
-from lensaudit.results.kinds.eval import EvaluationResult, answers_in
+from lensaudit.results.kinds.eval import EvaluationResult
 from lensaudit.results.kinds.meta import Aggregate
 from lensaudit.results.kinds.patch import PatchRun, Texts, is_filled, read_patch
 from lensaudit.results.locate import WANTED, Found, LeftOut, locate

@@ -20,7 +20,17 @@ from lensaudit.scores.intervals import clustered_share
 from lensaudit.verdict.collect import Keeps, Model
 from lensaudit.verdict.decide import Evidence, Word
 from lensaudit.verdict.thresholds import CALIBRATED_WITHIN
-from lensaudit.verdict.views import GROUPS, NOT_TRIED, QUESTIONS, View, hundredths, rows_each
+from lensaudit.verdict.views import GROUPS, NOT_TRIED, Group, View, hundredths, rows_each
+
+QUESTIONS: Mapping[Group, str] = {
+    "answers": "Does it say the facts?",
+    "association": "Does it tell who has what?",
+    "stream": "Does full read them out of its stream?",
+    "aligned": "Does full read them after a linear map to its own basis?",
+    "training": "Does training on something else bring them back?",
+    "directions": "Does taking one direction away bring them back?",
+}
+"""What a group of views asks of a model, in the words of the chain."""
 
 
 @dataclass(frozen=True)

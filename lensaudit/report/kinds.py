@@ -6,13 +6,17 @@ from typing import Any
 
 from lensaudit.errors import InputError
 from lensaudit.groups import grouped
-from lensaudit.results.kinds.curve import SERIES, points_of
-from lensaudit.results.kinds.know import bits_beside, matrix_beside
+from lensaudit.report.beside import (
+    SERIES,
+    bits_beside,
+    evidence_beside,
+    hits_beside,
+    matrix_beside,
+    points_of,
+)
 from lensaudit.results.kinds.patch import rows_hash
 from lensaudit.results.kinds.rtt import CONDITIONS, RATIOS, RttRecord
-from lensaudit.results.kinds.sample import hits_beside
 from lensaudit.results.kinds.steering import LayerSweep
-from lensaudit.results.kinds.worst import evidence_beside
 from lensaudit.results.locate import Found, Kind
 from lensaudit.results.reading import brief
 from lensaudit.scores.estimate import Estimate

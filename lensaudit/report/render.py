@@ -18,10 +18,11 @@ from lensaudit.partials import sweep_partials
 from lensaudit.progress import Notice
 from lensaudit.report.assemble import Document, assemble, refused
 from lensaudit.report.evidence import columns_of, empty_of, missing_of
+from lensaudit.report.headline import LIMITS, headline, tally
 from lensaudit.report.packing import visible_values
 from lensaudit.results.locate import Found, LeftOut
 from lensaudit.settings import Place
-from lensaudit.verdict.decide import LIMITS, WORDS, headline, tally
+from lensaudit.verdict.decide import WORDS
 from lensaudit.verdict.depth import calibration_problem
 from lensaudit.verdict.thresholds import TAIL_BELOW
 

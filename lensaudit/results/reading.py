@@ -68,33 +68,6 @@ def csv_rows(path: Path) -> list[dict[str, str]]:
     return [{str(key): value or "" for key, value in row.items()} for row in found]
 
 
-def rows_beside(path: Path, *columns: str) -> list[dict[str, str]]:
-    """Rows of `facts.csv` beside a summary, which have these columns; none without the file.
-
-    Raises:
-        InputError: a column is missing.
-    """
-    table = path.with_name("facts.csv")
-    rows = csv_rows(table) if table.exists() else []
-    for row in rows:
-        need(row, table, *columns)
-    return rows
-
-
-def number_in(text: str | None, path: Path) -> float | None:
-    """A number of a table; None of an empty cell.
-
-    Raises:
-        InputError: the cell holds something else.
-    """
-    if not text:
-        return None
-    try:
-        return float(text)
-    except ValueError as error:
-        raise InputError(f"{path}: {text[:40]!r} is no number") from error
-
-
 def part(record: Any, *names: str) -> dict[Any, Any]:
     """An object inside an object inside …; empty where there is none.
 

@@ -8,6 +8,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from lensaudit.errors import InputError
+from lensaudit.report.headline import headline
 from lensaudit.report.shelf import labelled, labels
 from lensaudit.results.kinds.know import KnowRecord
 from lensaudit.results.kinds.patch import PatchSummary
@@ -20,7 +21,7 @@ from lensaudit.screen.membership import betrayals
 from lensaudit.screen.tables import Part, dim, styled, table
 from lensaudit.settings import COUNTERFACTUAL
 from lensaudit.verdict.collect import Keeps, Verdicts
-from lensaudit.verdict.decide import WORDS, headline
+from lensaudit.verdict.decide import WORDS
 from lensaudit.verdict.thresholds import ADDED_FROM, READABLE_BELOW
 
 if TYPE_CHECKING:

@@ -77,15 +77,6 @@ VIEWS: Mapping[str, Kind] = {
 GROUPS: tuple[Group, ...] = get_args(Group)
 LEVEL = ALPHA / len(GROUPS)
 """Of each group: the number of groups that there are, not of those that were asked."""
-QUESTIONS: Mapping[Group, str] = {
-    "answers": "Does it say the facts?",
-    "association": "Does it tell who has what?",
-    "stream": "Does full read them out of its stream?",
-    "aligned": "Does full read them after a linear map to its own basis?",
-    "training": "Does training on something else bring them back?",
-    "directions": "Does taking one direction away bring them back?",
-}
-"""What a group of views asks of a model, in the words of the chain."""
 NOT_TRIED: Mapping[Group, str] = {
     "answers": "what it says was not asked",
     "association": "who has what was not asked",

@@ -4,9 +4,9 @@ import re
 
 from support.pages import DOCS, page
 
+from lensaudit.report.headline import LIMITS
 from lensaudit.report.packing import LONGEST
 from lensaudit.report.shelf import MOST_RUNS
-from lensaudit.verdict.decide import LIMITS
 
 TEXT = page("report")
 WIDTHS = page("evidence/page")

@@ -10,12 +10,12 @@ from support.verdict_support import page_data
 
 from lensaudit.cli.main import run
 from lensaudit.report.assemble import assemble
+from lensaudit.report.headline import LIMITS
 from lensaudit.report.packing import floats, shares, stepped
 from lensaudit.report.render import policy, render, write_report
 from lensaudit.results.locate import locate
 from lensaudit.results.manifest import signed
 from lensaudit.verdict.collect import verdicts
-from lensaudit.verdict.decide import LIMITS
 
 
 def decoded(text: str, dtype: str) -> np.ndarray:

@@ -9,9 +9,9 @@ from datetime import datetime
 from math import inf
 from typing import Any
 
+from lensaudit.report.beside import bits_beside
 from lensaudit.report.shelf import told_apart
 from lensaudit.results.kinds.eval import EvaluationResult
-from lensaudit.results.kinds.know import bits_beside
 from lensaudit.results.kinds.patch import SCORES, PatchRun
 from lensaudit.results.kinds.table import Kind
 from lensaudit.results.locate import Found

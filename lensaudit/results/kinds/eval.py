@@ -285,13 +285,3 @@ def log_in(content: Mapping[str, Any], log_file: Path) -> EvaluationResult:
         tuple(inputs.get("notes") or ()),
         manifest,
     )
-
-
-def answers_in(run: EvaluationResult) -> dict[int, tuple[str, str]]:
-    """Question and answer by idx of the forget set, where the log has them."""
-    said = run.entries.get("forget_Q_A_ROUGE", MetricResult())
-    return {
-        idx: (str(row.get("input", "")), str(row["generation"]))
-        for idx, row in said.records.items()
-        if "generation" in row
-    }

@@ -1,7 +1,6 @@
 """Who has what? A finished run of `lensaudit know`."""
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import PlainSerializer
@@ -10,9 +9,6 @@ from lensaudit.results.reading import (
     AtLayer,
     Number,
     Whole,
-    number_in,
-    read_as,
-    rows_beside,
 )
 from lensaudit.results.sentences import by_root
 from lensaudit.scores.estimate import UNMEASURED, Estimate
@@ -170,24 +166,3 @@ class KnowMatrix:
     values: list[str]
     truth: list[Whole]
     p: list[list[Number]]
-
-
-def matrix_beside(path: Path) -> KnowMatrix:
-    """What a reader says of one relation.
-
-    Raises:
-        InputError: the file is missing, or holds something else.
-    """
-    return read_as(KnowMatrix, path.with_name("matrix.json"))
-
-
-def bits_beside(path: Path) -> dict[str, tuple[float | None, str]]:
-    """Idx -> bits of a fact, and why it has none; nothing without the file.
-
-    Raises:
-        InputError: a row lacks one of them.
-    """
-    return {
-        row["idx"]: (number_in(row["bits_associated"], path), row["unscored"])
-        for row in rows_beside(path, "idx", "bits_associated", "unscored")
-    }

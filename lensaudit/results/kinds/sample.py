@@ -1,13 +1,12 @@
 """What comes out when it is sampled? A finished run of `lensaudit sample`."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Annotated
 
 from annotated_types import Len
 
-from lensaudit.results.reading import AtLayer, Number, Whole, checked_as, rows_beside
+from lensaudit.results.reading import AtLayer, Number, Whole
 
 
 @dataclass(frozen=True)
@@ -62,17 +61,3 @@ class SampleRecord:
     """By setting, the share of other authors' samples that the matcher leaves alone."""
     never_hit_bound: Number | None = None
     """Most of a fact's samples that can hit it where none did; None where some fact has none."""
-
-
-def hits_beside(path: Path) -> Iterator[tuple[str, int, int, str]]:
-    """Idx, hits, samples and what was said, of facts that came out; nothing without the file.
-
-    Raises:
-        InputError: a row lacks one of them, or a count is none.
-    """
-    for row in rows_beside(path, "idx", "n", "hits"):
-        hits, n = (
-            checked_as(int, row[name], f"{path.parent}/facts.csv: {name}") for name in ("hits", "n")
-        )
-        if hits:
-            yield row["idx"], hits, n, row.get("said", "")

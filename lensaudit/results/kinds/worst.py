@@ -1,14 +1,13 @@
 """Which facts come out by any of a list of attacks? A finished run of `lensaudit worst`."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Annotated, Any
 
 from annotated_types import Len
 from pydantic import BeforeValidator
 
-from lensaudit.results.reading import Length, Number, Whole, json_lines, need
+from lensaudit.results.reading import Length, Number, Whole
 
 
 @dataclass(frozen=True)
@@ -112,16 +111,3 @@ class WorstRecord:
             "an answer holds it, and is named when the model rates it above its placebos as no "
             "model that never knew does, whether it says it or not"
         )
-
-
-def evidence_beside(path: Path) -> Iterator[tuple[str, str, str]]:
-    """Idx, attack and what was said, of every hit; nothing without the file.
-
-    Raises:
-        InputError: a row lacks one of them.
-    """
-    table = path.with_name("evidence.jsonl")
-    for row in json_lines(table) if table.exists() else ():
-        need(row, table, "idx", "attack", "hit", "evidence")
-        if row["hit"]:
-            yield str(row["idx"]), row["attack"], str(row["evidence"])
