@@ -1,53 +1,16 @@
-"""Code from outside the package: files that a person names, entries of installed packages.
-
-Both are run late, when a question names them, and what they raise is one line. Groups of entry
-points are `lensaudit.metrics`, `lensaudit.attacks`, `lensaudit.suites`, `lensaudit.rubrics` and
-`lensaudit.auditors`; an entry is loaded where its own name is asked for.
-"""
+"""What the registers of the package take from outside it; what that raises becomes one line."""
 
 import inspect
 import re
-import runpy
-import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
-from contextvars import ContextVar
-from importlib import metadata
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from operator import attrgetter
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from lensaudit.errors import InputError, LensAuditError
-from lensaudit.files import read_text
-from lensaudit.once import holding
-from lensaudit.text import digest
 
-Group = Literal["metrics", "attacks", "suites", "rubrics", "auditors"]
 OWN = "lensaudit_own_"
 """Before the name of a file that is run as a module."""
-_refused: ContextVar[frozenset[str]] = ContextVar("refused", default=frozenset())
-
-
-def run_own(path: Path, wanted: str) -> dict[str, Any]:
-    """The names that a file defines; it is code, run what you have read.
-
-    Args:
-        path: of the file.
-        wanted: what it should hold, for the message.
-
-    Raises:
-        InputError: no such file, or it cannot be run.
-    """
-    if not path.is_file() or path.suffix != ".py":
-        raise InputError(f"{path}: wanted a Python file with {wanted}")
-    with calling_own(f"{path}: cannot be run"):
-        return runpy.run_path(str(path), run_name=f"{OWN}{path.stem}")
-    raise AssertionError("what the block raises is raised again")
-
-
-def refusing(names: Iterable[str]) -> AbstractContextManager[None]:
-    """Import no entry of these names in this block: a project file says them, and no person."""
-    return holding(_refused, frozenset(names))
 
 
 @contextmanager
@@ -62,74 +25,9 @@ def calling_own(what: str) -> Iterator[None]:
         raise InputError(f"{what} ({type(error).__name__}: {said:.160})") from error
 
 
-def run_files(
-    files: Iterable[str | Path], known: Mapping[str, Any], names: Iterable[str], flag: str
-) -> None:
-    """Run files that enter something under names, of which one is asked for.
-
-    Args:
-        files: that a person named.
-        known: what is entered, by name.
-        names: that are asked for.
-        flag: by which that is done.
-
-    Raises:
-        InputError: a file cannot be run, enters nothing, or nothing that is asked for.
-    """
-    for path in map(Path, files):
-        before = dict(known)
-        run_own(path, "decorated functions")
-        new = [name for name, one in known.items() if before.get(name) is not one]
-        if not {*new} & {*names}:
-            brings = f"brings {', '.join(new)}; ask for one" if new else "enters nothing to ask for"
-            raise InputError(f"{path}: {brings} with {flag}")
-
-
-def entries(group: Group, names: Iterable[str]) -> dict[str, metadata.EntryPoint]:
-    """The entries of installed packages of these names; nothing of them is imported.
-
-    Raises:
-        InputError: two packages have one of the same name.
-    """
-    wanted, found = {*names}, dict[str, metadata.EntryPoint]()
-    for one in metadata.entry_points(group=f"lensaudit.{group}") if wanted else ():
-        if one.name in wanted and found.setdefault(one.name, one).value != one.value:
-            both = f"{found[one.name].value} and {one.value}"
-            raise InputError(f"{one.name}: two installed packages bring it, {both}; remove one")
-    return found
-
-
-def load_entries(group: Group, names: Iterable[str]) -> dict[str, Any]:
-    """What the entries of these names stand for, imported; those that there are none of are left.
-
-    Raises:
-        InputError: one cannot be imported, or no person named it.
-    """
-    found = {}
-    for name, one in entries(group, names).items():
-        if name in _refused.get():
-            raise InputError(
-                f"{name}: is code of an installed package ({one.value}), which no project file "
-                "may run; give it on the command line"
-            )
-        with calling_own(f"{name}: {one.value} (lensaudit.{group}) cannot be imported"):
-            found[name] = one.load()
-    return found
-
-
 def is_outside(function: Any) -> bool:
     """Whether code comes from outside the package."""
     return function.__module__.partition(".")[0] != __name__.partition(".")[0]
-
-
-def code_of(function: Any) -> str:
-    """Content hash of the file of a function, or of all modules of the package that it is in."""
-    top = sys.modules.get(function.__module__.partition(".")[0])
-    folders = map(Path, getattr(top, "__path__", ()))
-    every = [(one.relative_to(folder), one) for folder in folders for one in folder.rglob("*.py")]
-    own = Path(inspect.getfile(inspect.unwrap(function)))
-    files = sorted(every) or [(Path(own.name), own)]
-    return digest([[name.as_posix(), read_text(file)] for name, file in files])
 
 
 def enter(

@@ -30,7 +30,7 @@ from lensaudit.attacks.settings import (
     WorstSettings,
 )
 from lensaudit.auditing.result import SUMMARY
-from lensaudit.own_code import entries, load_entries, run_files
+from lensaudit.plugins import entries, load_entries, run_files
 from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results.kinds.effort import EffortRecord
 from lensaudit.results.kinds.relearn import RelearnRecord, ScoreChange

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from lensaudit.attacks.arm import AttackedModel, AttackFindings, Hit
 from lensaudit.errors import InputError
-from lensaudit.own_code import calling_own, code_of, enter, is_outside
+from lensaudit.own_code import calling_own, enter, is_outside
+from lensaudit.plugins import code_of
 from lensaudit.text import digest
 
 Run = TypeVar("Run", bound=Callable[..., AttackFindings])

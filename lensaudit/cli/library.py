@@ -11,7 +11,7 @@ from lensaudit.cli.terminal import during
 
 if TYPE_CHECKING:
     from lensaudit import checkup as checkup
-    from lensaudit import own_code as own_code
+    from lensaudit import plugins as plugins
     from lensaudit.activations import archive as activations_archive
     from lensaudit.activations import inventory as activations_inventory
     from lensaudit.activations import lookup as activations_lookup

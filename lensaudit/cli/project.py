@@ -361,7 +361,7 @@ def _checked(call: Callable[..., Any], path: str) -> Callable[..., Any]:
         from_file = [n for n, said in sources.items() if said == ParameterSource.DEFAULT_MAP]
         _check_annotated(project, {name: values[name] for name in from_file})
         said = [text for one in _NAMING if one in from_file for text in values[one]]
-        ctx.with_resource(library.own_code.refusing(one.partition(":")[0] for one in said))
+        ctx.with_resource(library.plugins.refusing(one.partition(":")[0] for one in said))
         flags = {
             str(one.name): max(one.opts, key=len)
             if isinstance(one, click.Option)

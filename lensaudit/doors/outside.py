@@ -1,7 +1,7 @@
 """Metrics and suites from outside the package, registered while an evaluation asks for them."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -10,7 +10,8 @@ from lensaudit.ask.keywords import given_to
 from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.errors import InputError
 from lensaudit.metrics.options import parsed, with_rest
-from lensaudit.own_code import calling_own, entries, load_entries, run_files
+from lensaudit.own_code import calling_own, is_outside
+from lensaudit.plugins import code_of, entries, load_entries, run_files
 from lensaudit.results.manifest import using
 
 _REGISTRY = "lensaudit.metrics.registry"
@@ -40,8 +41,32 @@ def entered(settings: EvaluateSettings) -> Iterator[EvaluateSettings]:
     asked = [*names, *filter(None, [settings.benchmark])]
     run_files(settings.own, METRICS, asked, "--metric or --benchmark")
     settings = _of_suite(settings, outside) if settings.benchmark else settings
-    with using(outside.bring(settings.metrics)):
+    with using(_bring(settings.metrics)):
         yield settings
+
+
+def _bring(names: Iterable[str]) -> dict[str, str]:
+    """Import what installed packages bring of these metrics, and of what they need.
+
+    Returns:
+        Metric from outside -> content hash of its code.
+
+    Raises:
+        InputError: an entry cannot be imported.
+    """
+    from lensaudit.metrics.registry import RETAIN, all_metrics
+
+    todo, code, seen = [*with_rest(names)], dict[str, str](), set[str]()
+    while todo:
+        name = parsed(todo.pop().removeprefix(RETAIN))[0]
+        if name not in all_metrics():
+            load_entries("metrics", [name])
+        one = all_metrics().get(name)
+        if one is not None and name not in seen:
+            seen.add(name)
+            todo += one.needs
+            code |= {name: code_of(one.fn)} if is_outside(one.fn) else {}
+    return code
 
 
 def _of_suite(settings: EvaluateSettings, outside: Any) -> EvaluateSettings:

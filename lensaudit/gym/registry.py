@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from lensaudit.errors import InputError
 from lensaudit.files import read_text
-from lensaudit.own_code import calling_own, code_of, enter, is_outside, load_entries, run_own
+from lensaudit.own_code import calling_own, enter, is_outside
+from lensaudit.plugins import code_of, load_entries, run_own
 from lensaudit.results.reading import Length, Number, Text, Whole, checked
 from lensaudit.results.roles import ends_as_sources
 from lensaudit.text import digest

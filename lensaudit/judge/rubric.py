@@ -30,7 +30,8 @@ from lensaudit.judge.calls import (
 from lensaudit.judge.client import Capability, JudgeClient, expected_usage, response_format
 from lensaudit.judge.items import GradedItem, JudgeRequest
 from lensaudit.judge.prompts import MAX_CHARS, fill, is_cut, prompt_id
-from lensaudit.own_code import calling_own, code_of, load_entries, run_own
+from lensaudit.own_code import calling_own
+from lensaudit.plugins import code_of, load_entries, run_own
 from lensaudit.text import digest
 
 Family = Literal["forget", "retain"]

@@ -15,20 +15,17 @@ from typing import Any, Literal, get_args
 
 from lensaudit.data.suites import Suite
 from lensaudit.errors import InputError
-from lensaudit.metrics.options import parsed, with_rest
 from lensaudit.metrics.registry import (
-    RETAIN,
     Kind,
     Metric,
     MetricContext,
     MetricFunction,
     MetricResult,
-    all_metrics,
     finished,
     metric,
     unscored,
 )
-from lensaudit.own_code import calling_own, code_of, enter, is_outside, load_entries
+from lensaudit.own_code import calling_own, enter
 from lensaudit.results.reading import checked, document
 
 
@@ -124,25 +121,3 @@ def suite(
         return enter(SUITES, "suite", OutsideSuite(name, of, fn, asked))
 
     return register
-
-
-def bring(names: Iterable[str]) -> dict[str, str]:
-    """Import what installed packages bring of these metrics, and of what they need.
-
-    Returns:
-        Metric from outside -> content hash of its code.
-
-    Raises:
-        InputError: an entry cannot be imported.
-    """
-    todo, code, seen = [*with_rest(names)], dict[str, str](), set[str]()
-    while todo:
-        name = parsed(todo.pop().removeprefix(RETAIN))[0]
-        if name not in all_metrics():
-            load_entries("metrics", [name])
-        one = all_metrics().get(name)
-        if one is not None and name not in seen:
-            seen.add(name)
-            todo += one.needs
-            code |= {name: code_of(one.fn)} if is_outside(one.fn) else {}
-    return code
