@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from jaxtyping import Float, Integer
 from rich.filesize import decimal as size
 from torch import Tensor
 
@@ -31,7 +32,6 @@ from lensaudit.errors import InputError, WorkError
 from lensaudit.models.blocks import block_of
 from lensaudit.models.checkpoint import Checkpoint
 from lensaudit.models.memory import free_bytes
-from lensaudit.models.quantize import from_codes
 from lensaudit.models.sizes import LEAST_BUDGET, planned_bytes
 from lensaudit.models.weight_files import DTYPES, header_of, weight_files
 
@@ -116,6 +116,30 @@ class Packed(Stored):
         codes = torch.stack((packed >> 4, packed & 15), 1).flatten()[:n]
         levels = self.parts["quant_map"].read()
         return from_codes(codes, levels, scales, block).to(self.dtype).view(self.shape)
+
+
+_AT_ONCE = 1 << 14
+"""Blocks that are unpacked together: whole numbers of 8 bytes are made of their codes."""
+
+
+def from_codes(
+    codes: Integer[Tensor, " weight"],
+    levels: Float[Tensor, " level"],
+    absmax: Float[Tensor, " block"],
+    block: int,
+) -> Float[Tensor, " weight"]:
+    """What codes stand for: their level times the scale of their block.
+
+    >>> from_codes(torch.tensor([0, 1, 1]), torch.tensor([-1.0, 0.5]), torch.tensor([2.0, 4.0]), 2)
+    tensor([-2.,  1.,  2.])
+    """
+    found = torch.empty(len(codes), dtype=torch.float32)
+    for start in range(0, len(codes), _AT_ONCE * block):
+        some = slice(start, start + _AT_ONCE * block)
+        scales = absmax[start // block : start // block + _AT_ONCE].repeat_interleave(block)
+        values = levels[codes[some].long()]
+        found[some] = values * scales[: len(values)]
+    return found
 
 
 def weights_of(folder: Path) -> Mapping[str, Stored]:
