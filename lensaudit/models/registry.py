@@ -105,10 +105,8 @@ def load_registry(path: Place | None = None) -> Registry:
     """
     if path is None and os.environ.get(VARIABLE):
         path = os.path.expanduser(os.environ[VARIABLE])
-    specs = dict(shipped())
-    if path is not None:
-        specs |= _read_entries(Path(path), specs)
-    return specs
+    known = shipped()
+    return known if path is None else {**known, **_read_entries(Path(path), known)}
 
 
 def is_demo(name: str) -> bool:
@@ -398,32 +396,28 @@ def _read_entries(path: Path, shipped: Mapping[str, ModelSpec]) -> dict[str, Mod
 
 
 def _read_file(path: Path) -> Mapping[str, Any]:
-    is_toml, is_json = path.suffix == ".toml", path.suffix == ".json"
-    if is_json or (not is_toml and read_text(path).lstrip().startswith(("{", "["))):
-        return json_object(path)
-    return read_toml(path)
+    kind = path.suffix
+    is_json = kind == ".json" or (kind != ".toml" and read_text(path).lstrip()[:1] in ("{", "["))
+    return json_object(path) if is_json else read_toml(path)
 
 
 def _entry_problems(name: str, table: Any) -> list[str]:
     """What is wrong with one entry of a registry file."""
     if not isinstance(table, dict):
         return [f"found {type(table).__name__}, wanted text or a table"]
-    usable = "not usable as a name; wanted letters, digits, . _ - and at most one /"
-    problems = [] if _NAME.fullmatch(name) else [usable]
-    problems += [f"unknown key {key!r}" for key in table if key not in _KEYS]
-    said = {key: table[key] for key in _KEYS if key in table}
-    problems += [
-        f"{key} is not text"
-        for key, one in said.items()
-        if not isinstance(one, str) or not one.strip()
-    ]
-    if ("repo" in table) == ("path" in table):
-        problems.append("wanted either repo or path")
-    if "path" in table and "revision" in table:
-        problems.append("a folder has no revision")
-    if (role := table.get("role", "unlearned")) not in get_args(Role):
-        problems.append(f"role is {role!r}, wanted one of {', '.join(get_args(Role))}")
-    return problems
+    role, known = table.get("role", "unlearned"), get_args(Role)
+    texts = [key for key in _KEYS if isinstance(one := table.get(key), str) and one.strip()]
+    problems = {
+        "not usable as a name; wanted letters, digits, . _ - and at most one /": (
+            not _NAME.fullmatch(name)
+        ),
+        **{f"unknown key {key!r}": key not in _KEYS for key in table},
+        **{f"{key} is not text": key in table and key not in texts for key in _KEYS},
+        "wanted either repo or path": ("repo" in table) == ("path" in table),
+        "a folder has no revision": "path" in table and "revision" in table,
+        f"role is {role!r}, wanted one of {', '.join(known)}": role not in known,
+    }
+    return [problem for problem, holds in problems.items() if holds]
 
 
 def _entry_spec(
