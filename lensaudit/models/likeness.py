@@ -85,8 +85,7 @@ def tokenization(checkpoint: Checkpoint) -> str:
     Raises:
         InputError: the tokenizer cannot be loaded.
     """
-    versions = [version(one) for one in ("tokenizers", "transformers")]
-    known = ["tokenization", checkpoint.tokenizer, *versions]
+    known = ["tokenization", checkpoint.tokenizer, version("tokenizers"), version("transformers")]
     return remembered_of(known, lambda: _tokenization(checkpoint))
 
 
