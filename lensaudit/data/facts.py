@@ -22,6 +22,7 @@ from lensaudit.groups import (
     normalised,
     own_group,
 )
+from lensaudit.results.reading import part
 from lensaudit.settings import Place, Seam
 from lensaudit.text import digest
 
@@ -169,12 +170,15 @@ def spans_of(examples: Sequence[Fact]) -> dict[Origin, int]:
 
 def _fact_problems(row: Any) -> list[str]:
     """What is wrong with one annotated row by itself."""
-    problems = row_problems(row, ("idx", "question", "answer", "prefix", entity_key(row)))
-    if isinstance(row, Mapping) and row.get("span", "reviewed") not in get_args(Origin):
-        problems.append(f"span is {brief(row['span'])}, wanted {' or '.join(get_args(Origin))}")
-    problems += relation_problems(row) + list_problems(row, LISTS)
-    problems += further_problems(row) + candidate_problems(row)
-    if problems:
+    marks, span = get_args(Origin), part(row).get("span", "reviewed")
+    if problems := [
+        *row_problems(row, ("idx", "question", "answer", "prefix", entity_key(row))),
+        *([] if span in marks else [f"span is {brief(span)}, wanted {' or '.join(marks)}"]),
+        *relation_problems(row),
+        *list_problems(row, LISTS),
+        *further_problems(row),
+        *candidate_problems(row),
+    ]:
         return problems
     # the entity must be found where spans are looked for: in the answer, after the prefix
     answer, prefix, key = row["answer"], row["prefix"], entity_key(row)
@@ -237,7 +241,7 @@ _LIST = re.compile(r"""\[\s*['"].*['"]\s*,?\s*\]""", re.DOTALL)
 
 def further_problems(row: Any) -> list[str]:
     """What is wrong with the texts in the columns of one row that attacks read."""
-    held = {name: row.get(name) for name in FURTHER} if isinstance(row, Mapping) else {}
+    held = part(row)
     problems = {
         "aliases holds a text without a letter or digit": not all(
             any(map(str.isalnum, one)) for one in texts_of(held.get("aliases"))
@@ -249,7 +253,7 @@ def further_problems(row: Any) -> list[str]:
 
 def relation_problems(row: Any) -> list[str]:
     """What is wrong with the relation of one row, where it says one."""
-    relation = row.get("relation") if isinstance(row, Mapping) else None
+    relation = part(row).get("relation")
     usable = relation is None or (isinstance(relation, str) and relation.strip())
     return [] if usable else [f"relation is {brief(relation)}, wanted text"]
 

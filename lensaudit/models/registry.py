@@ -86,8 +86,7 @@ class ModelSpec:
     @property
     def alias(self) -> dict[str, str]:
         """The meaning of a short name, for a manifest: here, and in another document."""
-        said = {"alias_of": self.alias_of, "elsewhere": self.elsewhere}
-        return {key: one for key, one in said.items() if one}
+        return {key: one for key in ("alias_of", "elsewhere") if (one := getattr(self, key))}
 
 
 Registry = Mapping[str, ModelSpec]
