@@ -1,7 +1,7 @@
 """The public names and where each is defined; `__init__.py` loads one when it is first used."""
 
 # models
-from .models.bridge import load_model as load_model
+from .models.named import load_model as load_model
 from .models.bridge import bridge_from as bridge_from, intervening as intervening
 from .models.bridge import logits_of as logits_of, residuals as residuals
 

@@ -28,8 +28,9 @@ from lensaudit.data.neutral import neutral_of
 from lensaudit.data.relations import Relation, relations_of
 from lensaudit.data.tofu import forget_set
 from lensaudit.gym.make import models_in
-from lensaudit.models.bridge import load_model, n_layers
+from lensaudit.models.bridge import n_layers
 from lensaudit.models.checkpoint import open_model
+from lensaudit.models.named import load_model
 from lensaudit.patching.exposure import Head
 from lensaudit.scores.intervals import share_of
 from lensaudit.text import digest

@@ -25,7 +25,7 @@ from lensaudit.association.reading import OUTPUTS, maps_onto, said
 from lensaudit.association.settings import KnowSettings
 from lensaudit.data.relations import Relation
 from lensaudit.gym.make import PlantedModel, models_in
-from lensaudit.models.bridge import load_model
+from lensaudit.models.named import load_model
 from lensaudit.scores.intervals import clustered_mean, share_of
 
 SIZES = (8, 40, 107)

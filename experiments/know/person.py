@@ -43,7 +43,7 @@ from lensaudit.data.tofu import forget_set
 from lensaudit.groups import Group, grouped
 from lensaudit.gym.make import PlantedModel, models_in
 from lensaudit.gym.table import share, share_text
-from lensaudit.models.bridge import load_model
+from lensaudit.models.named import load_model
 
 N_STRANGERS = 199
 MECHANISMS = (

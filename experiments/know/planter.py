@@ -22,8 +22,8 @@ from lensaudit.association.reading import OUTPUTS, maps_onto, said
 from lensaudit.association.settings import KnowSettings
 from lensaudit.data.facts import answered
 from lensaudit.groups import unit_of
-from lensaudit.models.bridge import load_model
 from lensaudit.models.checkpoint import open_checkpoint
+from lensaudit.models.named import load_model
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.scores.intervals import clustered_mean
 from lensaudit.training.trainee import copy_tokenizer, save_model

@@ -20,7 +20,7 @@ from lensaudit.association.evidence import power_of
 from lensaudit.data.facts import validate
 from lensaudit.data.fictional import annotated, author_rows, draw_name, draw_values
 from lensaudit.data.relations import Relation, relations_of
-from lensaudit.models.bridge import load_model
+from lensaudit.models.named import load_model
 
 SUBJECTS = (4, 5, 8, 20, 40, 100)
 

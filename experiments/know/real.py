@@ -22,9 +22,9 @@ import torch
 
 import lensaudit as la
 from experiments.know.gym import asked_of_demo, heard, is_kept, judged, kept_tables, key_of
-from lensaudit.models.bridge import load_model
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import open_checkpoint
+from lensaudit.models.named import load_model
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.training.trainee import copy_tokenizer, save_model
 

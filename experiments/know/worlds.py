@@ -36,9 +36,9 @@ from lensaudit.data.facts import Fact, validate
 from lensaudit.data.fictional import annotated, passing_rows
 from lensaudit.data.relations import Relation, relations_of
 from lensaudit.gym.ground import fit
-from lensaudit.models.bridge import load_model
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import open_checkpoint, open_model
+from lensaudit.models.named import load_model
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.scores.estimate import Ends
 from lensaudit.scores.intervals import clustered_mean, share_of

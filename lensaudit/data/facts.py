@@ -22,6 +22,7 @@ from lensaudit.groups import (
     normalised,
     own_group,
 )
+from lensaudit.results.reading import part
 from lensaudit.settings import Place, Seam
 from lensaudit.text import digest
 
@@ -91,8 +92,7 @@ class Fact:
     @property
     def further(self) -> dict[str, tuple[str, ...]]:
         """Columns for attacks that the row has, by field."""
-        held = {name: getattr(self, name) for name in FURTHER.values()}
-        return {name: texts for name, texts in held.items() if texts}
+        return {name: texts for name in FURTHER.values() if (texts := getattr(self, name))}
 
     @property
     def continuation(self) -> str:
@@ -170,12 +170,15 @@ def spans_of(examples: Sequence[Fact]) -> dict[Origin, int]:
 
 def _fact_problems(row: Any) -> list[str]:
     """What is wrong with one annotated row by itself."""
-    problems = row_problems(row, ("idx", "question", "answer", "prefix", entity_key(row)))
-    if isinstance(row, Mapping) and row.get("span", "reviewed") not in get_args(Origin):
-        problems.append(f"span is {brief(row['span'])}, wanted {' or '.join(get_args(Origin))}")
-    problems += relation_problems(row) + list_problems(row, LISTS)
-    problems += further_problems(row) + candidate_problems(row)
-    if problems:
+    marks, span = get_args(Origin), part(row).get("span", "reviewed")
+    if problems := [
+        *row_problems(row, ("idx", "question", "answer", "prefix", entity_key(row))),
+        *([] if span in marks else [f"span is {brief(span)}, wanted {' or '.join(marks)}"]),
+        *relation_problems(row),
+        *list_problems(row, LISTS),
+        *further_problems(row),
+        *candidate_problems(row),
+    ]:
         return problems
     # the entity must be found where spans are looked for: in the answer, after the prefix
     answer, prefix, key = row["answer"], row["prefix"], entity_key(row)
@@ -238,21 +241,21 @@ _LIST = re.compile(r"""\[\s*['"].*['"]\s*,?\s*\]""", re.DOTALL)
 
 def further_problems(row: Any) -> list[str]:
     """What is wrong with the texts in the columns of one row that attacks read."""
-    held = {name: row.get(name) for name in FURTHER} if isinstance(row, Mapping) else {}
-    problems = []
-    if any(not any(map(str.isalnum, one)) for one in texts_of(held.get("aliases"))):
-        problems.append("aliases holds a text without a letter or digit")
-    if held.get("two_hop_answer") and not held.get("two_hop"):
-        problems.append("two_hop_answer without two_hop")
-    return problems
+    held = part(row)
+    problems = {
+        "aliases holds a text without a letter or digit": not all(
+            any(map(str.isalnum, one)) for one in texts_of(held.get("aliases"))
+        ),
+        "two_hop_answer without two_hop": held.get("two_hop_answer") and not held.get("two_hop"),
+    }
+    return [problem for problem, holds in problems.items() if holds]
 
 
 def relation_problems(row: Any) -> list[str]:
     """What is wrong with the relation of one row, where it says one."""
-    relation = row.get("relation") if isinstance(row, Mapping) else None
-    if relation is None or (isinstance(relation, str) and relation.strip()):
-        return []
-    return [f"relation is {brief(relation)}, wanted text"]
+    relation = part(row).get("relation")
+    usable = relation is None or (isinstance(relation, str) and relation.strip())
+    return [] if usable else [f"relation is {brief(relation)}, wanted text"]
 
 
 def _fact(row: Mapping[str, Any], idx: int) -> Fact:

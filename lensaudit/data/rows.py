@@ -76,8 +76,9 @@ def read_rows(path: Path) -> tuple[list[SourceRow], list[str]]:
         rows, problems = _read_lines(text)
     if "\\ud" not in text.lower():  # an escape is the only way in: the file is UTF-8
         return rows, problems
-    dumped = {where: json.dumps(value, ensure_ascii=False) for where, value in rows}
-    broken = sorted(where for where, one in dumped.items() if _SURROGATE.search(one))
+    broken = sorted(
+        where for where, value in rows if _SURROGATE.search(json.dumps(value, ensure_ascii=False))
+    )
     sound = [row for row in rows if row[0] not in broken]
     return sound, [*problems, *(f"{where} holds {_HALF}" for where in broken)]
 
@@ -181,10 +182,8 @@ def _twice(rows: Sequence[SourceRow]) -> Iterator[str]:
     """Facts that stand there twice: they would be counted twice."""
     first: dict[tuple[str, ...], str] = {}
     for where, row in rows:
-        texts = row["question"], row.get(entity_key(row)) or row["answer"]
-        fact = tuple(map(normalised, texts))
-        there = first.setdefault(fact, where)
-        if there != where:
+        fact = normalised(row["question"]), normalised(row.get(entity_key(row)) or row["answer"])
+        if (there := first.setdefault(fact, where)) != where:
             yield f"{where}: is the fact of {there}; leave one of them out"
 
 
@@ -228,12 +227,18 @@ def row_problems(row: Any, keys: Sequence[str] = ("question", "answer")) -> list
     if not isinstance(row, Mapping):
         return [f"found {_kind(row)}, wanted an object"]
     missing = [key for key in keys if key not in row]
-    problems = [f"no {', '.join(missing)} ({_keys(row)})"] if missing else []
-    if "idx" in row and row_idx(row) is None:
-        problems.append(f"idx is {brief(row['idx'])}, wanted a whole number >= 0")
+    problems = {
+        f"no {', '.join(missing)} ({_keys(row)})": missing,
+        f"idx is {brief(row.get('idx'))}, wanted a whole number >= 0": (
+            "idx" in row and row_idx(row) is None
+        ),
+    }
     texts = [key for key in keys if key in row and key != "idx"]
-    problems += [one for key in texts for one in _text_problems(row[key], key)]
-    return [*problems, problem] if (problem := group_problem(row)) else problems
+    return [
+        *(problem for problem, holds in problems.items() if holds),
+        *(problem for key in texts for problem in _text_problems(row[key], key)),
+        *filter(None, [group_problem(row)]),
+    ]
 
 
 def _text_problems(value: Any, key: str) -> list[str]:

@@ -259,14 +259,20 @@ class _Joined:
 
 def _joined(example: Fact, tokenizer: Tokenizer, scored: Scored) -> _Joined | str:
     """An example under its seam, or why there is nothing to score."""
-    if scored == "entity" and example.seam == "text":
-        return _as_one_text(example, tokenizer)
-    example, prompt, text = texts_of(example, scored)
+    as_one = scored == "entity" and example.seam == "text"
+    if as_one and not example.answer.startswith(example.prefix.rstrip()):
+        return f"the answer does not begin with its prefix {example.prefix!r}"
+    if as_one:
+        example = replace(example, prefix=example.prefix.rstrip())
+        before, text = prompt_of(example), example.continuation
+    else:
+        example, before, text = texts_of(example, scored)
     needle = example.entity if example.entity in text else example.entity.strip()
     if not needle or needle not in text:
         return _UNCOVERED.format(example.entity)
-    low = len(prompt) + text.find(needle)
-    return _Joined(*joined(tokenizer, prompt, text), low, low + len(needle))
+    low = len(before) + text.find(needle)
+    tokens = _as_one_text if as_one else joined
+    return _Joined(*tokens(tokenizer, before, text), low, low + len(needle))
 
 
 def reads_otherwise(example: Fact) -> bool:
@@ -281,22 +287,15 @@ def reads_otherwise(example: Fact) -> bool:
     return example.seam == "reference" and before + text != whole
 
 
-def _as_one_text(example: Fact, tokenizer: Tokenizer) -> _Joined | str:
-    """Question and answer as one text."""
-    prefix, answer = example.prefix.rstrip(), example.answer
-    if not answer.startswith(prefix):
-        return f"the answer does not begin with its prefix {example.prefix!r}"
-    rest = answer[len(prefix) :]
-    needle = example.entity if example.entity in rest else example.entity.strip()
-    if not needle or needle not in rest:
-        return _UNCOVERED.format(example.entity)
-    head = PROMPT_TEMPLATE.format(question=example.question, prefix="")
-    low = len(head) + len(prefix) + rest.find(needle)
-    high, seam = low + len(needle), len((head + prefix).rstrip())
-    found = tokenizer(head + answer, add_special_tokens=True, return_offsets_mapping=True)
+def _as_one_text(
+    tokenizer: Tokenizer, prompt: str, text: str
+) -> tuple[tuple[int, ...], tuple[tuple[int, int], ...], int]:
+    """As `joined`, of both as one text: what holds the border of the two is the text's."""
+    seam = len(prompt.rstrip())
+    found = tokenizer(prompt + text, add_special_tokens=True, return_offsets_mapping=True)
     ids, characters = tuple(found["input_ids"]), tuple(map(tuple, found["offset_mapping"]))
     n_prompt = next((at for at, (_, end) in enumerate(characters) if end > seam), len(ids))
-    return _Joined(ids, characters, n_prompt, low, high)
+    return ids, characters, n_prompt
 
 
 def make_batch(encoded: Sequence[Encoded], *, scope: Scope = "span") -> Batch:

@@ -13,8 +13,7 @@ from lensaudit.metrics.registry import (
     Read,
     mean_of,
     metric,
-    number_inside,
-    rows_inside,
+    unscored,
 )
 
 _UDS = Read("patched", ANNOTATED, "uds")
@@ -92,3 +91,22 @@ def controlled(context: MetricContext) -> MetricResult:
     `aligned` and to `d_share` under `validity` of `lensaudit patch`.
     """
     return number_inside(context, _NONE)
+
+
+def rows_inside(context: MetricContext, field: str) -> MetricResult:
+    """The rows of a patched pass, the score of each under `field`."""
+    found = context.passes.measured(context.reads[0])
+    records = {idx: {field: value} for idx, (value,) in found.rows.items()}
+    return MetricResult(records=records, unscored=found.unscored, details=found.details)
+
+
+def number_inside(context: MetricContext, none: str) -> MetricResult:
+    """A patched pass's one number for the whole set; `none`: why there is none, else unsaid."""
+    found = dict(context.passes.measured(context.reads[0]).details)
+    value, ends = found.pop("values")[context.name]
+    if value is None:
+        return unscored(found.get("why", {}).get(context.name) or none)
+    if "layers" in found:
+        found["per_layer"] = found.pop("layers")[context.name]
+    low, high = ends or (None, None)
+    return MetricResult(value, low, high, details=found)

@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 
 from lensaudit.groups import unit_of
 from lensaudit.metrics.betrayal import betrayal
+from lensaudit.metrics.memorization import NO_CONTENT, only
 from lensaudit.metrics.options import Choice
 from lensaudit.metrics.registry import (
     NO_AUTHORS,
-    NO_CONTENT,
     NO_INTERVAL,
     GroupsBySide,
     Kind,
@@ -33,7 +33,6 @@ from lensaudit.metrics.registry import (
     mean_of,
     metric,
     no_rows,
-    only,
     with_limits,
 )
 from lensaudit.scores.areas import clustered_auc_limits

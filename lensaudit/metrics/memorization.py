@@ -11,13 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lensaudit.metrics.registry import (
-    NO_CONTENT,
+    Measured,
     MetricContext,
     MetricResult,
     Read,
+    T,
     mean_of,
     metric,
-    only,
 )
 
 SOURCE = "open-unlearning d3d7cf9 evals/metrics/memorization.py"
@@ -27,6 +27,9 @@ _ROWS: dict[str, Any] = {
     "muse": (Read("trace", "verbmem", "gt"),),
     "row_value": mean_of("score"),
 }
+
+NO_CONTENT = "no content token: the answer is empty or a single token"
+SEVERAL = "several answers, of which none is the row's own"
 
 Hits = NDArray[np.bool_]
 """Per content token: it is the model's first choice after the true tokens before it."""
@@ -112,3 +115,10 @@ def _scored(
         else:
             records[idx] = {"score": value}
     return MetricResult(records=records, unscored=unscored)
+
+
+def only(measured: Measured[T]) -> tuple[dict[int, T], dict[int, str]]:
+    """What was measured of rows with one answer, and why the others have no score."""
+    rows = {idx: values[0] for idx, values in measured.rows.items() if len(values) == 1}
+    several = measured.rows.keys() - rows.keys()
+    return rows, {**measured.unscored, **dict.fromkeys(sorted(several), SEVERAL)}

@@ -54,8 +54,11 @@ class Read:
 
     def tuned(self, values: Mapping[str, Any]) -> "Read":
         """The same of the split as these options want it: other rows, tokens or batches."""
-        acting = {"data": self.kind != "patched", "max_new_tokens": self.kind in GENERATED}
-        acting["batch_size"] = self.kind not in ("patched", "gradient")
+        acting = {
+            "data": self.kind != "patched",
+            "max_new_tokens": self.kind in GENERATED,
+            "batch_size": self.kind not in ("patched", "gradient"),
+        }
         how = tuple((name, value) for name, value in values.items() if acting.get(name))
         said = ",".join(f"{name}={value}" for name, value in how)
         return replace(self, split=f"{self.split}[{said}]", how=how) if how else self
@@ -232,7 +235,7 @@ def metric(
             options or {},
         )
         if is_outside(fn):
-            from lensaudit.metrics.outside import sound
+            from lensaudit.metrics.given import sound
 
             all_metrics()  # whose names are taken
             one = sound(one)
@@ -434,19 +437,6 @@ class Trace:
         return len(self.log_prob)
 
 
-NO_CONTENT = "no content token: the answer is empty or a single token"
-
-
-SEVERAL = "several answers, of which none is the row's own"
-
-
-def only(measured: Measured[T]) -> tuple[dict[int, T], dict[int, str]]:
-    """What was measured of rows with one answer, and why the others have no score."""
-    rows = {idx: values[0] for idx, values in measured.rows.items() if len(values) == 1}
-    several = measured.rows.keys() - rows.keys()
-    return rows, {**measured.unscored, **dict.fromkeys(sorted(several), SEVERAL)}
-
-
 def one_or_list(values: Sequence[Any], listed: bool) -> Any:
     """A record's value: a list where the field holds lists, else the only value."""
     return list(values) if listed else values[0]
@@ -480,25 +470,6 @@ def across(
     for idx in first.records.keys() ^ second.records.keys():
         gaps.setdefault(idx, "scored in only one of the two metrics this one joins")
     return MetricResult(records=records, unscored=gaps)
-
-
-def rows_inside(context: MetricContext, field: str) -> MetricResult:
-    """The rows of a patched pass, the score of each under `field`."""
-    found = context.passes.measured(context.reads[0])
-    records = {idx: {field: value} for idx, (value,) in found.rows.items()}
-    return MetricResult(records=records, unscored=found.unscored, details=found.details)
-
-
-def number_inside(context: MetricContext, none: str) -> MetricResult:
-    """A patched pass's one number for the whole set; `none`: why there is none, else unsaid."""
-    found = dict(context.passes.measured(context.reads[0]).details)
-    value, ends = found.pop("values")[context.name]
-    if value is None:
-        return unscored(found.get("why", {}).get(context.name) or none)
-    if "layers" in found:
-        found["per_layer"] = found.pop("layers")[context.name]
-    low, high = ends or (None, None)
-    return MetricResult(value, low, high, details=found)
 
 
 def finished(metric: Metric, entry: MetricResult, groups: GroupsBySide | None = ()) -> MetricResult:

@@ -7,6 +7,7 @@ accumulation.
 
 from typing import Any
 
+from lensaudit.metrics.depth import number_inside, rows_inside
 from lensaudit.metrics.registry import (
     ANNOTATED,
     MetricContext,
@@ -14,8 +15,6 @@ from lensaudit.metrics.registry import (
     Read,
     mean_of,
     metric,
-    number_inside,
-    rows_inside,
 )
 
 _LENS = Read("patched", ANNOTATED, "lens")

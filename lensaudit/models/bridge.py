@@ -12,14 +12,11 @@ from torch import Tensor
 
 from lensaudit.errors import InputError, WorkError
 from lensaudit.models.causal import load_causal
-from lensaudit.models.checkpoint import Checkpoint, load_tokenizer, open_model
+from lensaudit.models.checkpoint import Checkpoint, load_tokenizer
 from lensaudit.models.conditions import EAGER
-from lensaudit.models.device import resolve_device
 from lensaudit.models.large.streaming import streamed
 from lensaudit.models.wrappers import of_user
 from lensaudit.once import holding, read_once
-from lensaudit.results.reading import place_in
-from lensaudit.settings import Place, named
 from lensaudit.types import Intervention, Logits, Resid, Tokens
 
 if TYPE_CHECKING:
@@ -428,24 +425,3 @@ def check_finite(
             f"{name}: activations of example {idx[bad[0]]} are not finite; "
             "try --dtype float32, or check the checkpoint"
         )
-
-
-def load_model(
-    name: Place,
-    *,
-    dtype: str = "float32",
-    device: str | torch.device = "cpu",
-    registry: Place | None = None,
-) -> TransformerBridge:
-    """The bridged model of a registry name, a Hub id with an optional revision, or a folder.
-
-    Raises:
-        InputError: unknown, unreachable or not loadable; or no such device here.
-    """
-    if dtype not in DTYPES:
-        raise InputError(f"load_model(dtype={dtype!r}): wanted one of {', '.join(DTYPES)}")
-    return load(
-        open_model(named(place_in("load_model", name)), registry),
-        dtype=DTYPES[dtype],
-        device=resolve_device(str(device)),
-    )

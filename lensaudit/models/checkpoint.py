@@ -263,8 +263,7 @@ def _check_kind(name: str, config: Mapping[str, Any], *, allow_packed: bool) -> 
             "made from (`lensaudit quantize` rounds that), or save it dequantised"
         )
     architecture = str((config.get("architectures") or ["unknown"])[0])
-    inner = config.get("text_config")
-    capped = inner if isinstance(inner, Mapping) else config
+    capped = part(config, "text_config") or config
     odd = {
         f"{architecture} is no decoder-only language model; wanted a …ForCausalLM": (
             _BIDIRECTIONAL.search(architecture) or config.get("is_encoder_decoder")

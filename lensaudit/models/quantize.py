@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from jaxtyping import Float, Int, Integer
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from lensaudit.errors import InputError, WorkError
@@ -212,9 +212,6 @@ NF4 = (
 
 INT8_MAX = 127.0
 
-_AT_ONCE = 1 << 14
-"""Blocks that are unpacked together: whole numbers of 8 bytes are made of their codes."""
-
 _INT8_STEP = 7.874015718698502e-3
 """1 / 127 as bitsandbytes' dequantisation multiplies it."""
 
@@ -250,26 +247,6 @@ def nf4(weight: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
     levels = torch.tensor(NF4, dtype=torch.float32, device=weight.device)
     blocks = levels[codes] * absmax.unsqueeze(1)
     return blocks.reshape(-1)[: weight.numel()].reshape(weight.shape).to(weight.dtype)
-
-
-def from_codes(
-    codes: Integer[Tensor, " weight"],
-    levels: Float[Tensor, " level"],
-    absmax: Float[Tensor, " block"],
-    block: int,
-) -> Float[Tensor, " weight"]:
-    """What codes stand for: their level times the scale of their block.
-
-    >>> from_codes(torch.tensor([0, 1, 1]), torch.tensor([-1.0, 0.5]), torch.tensor([2.0, 4.0]), 2)
-    tensor([-2.,  1.,  2.])
-    """
-    found = torch.empty(len(codes), dtype=torch.float32)
-    for start in range(0, len(codes), _AT_ONCE * block):
-        some = slice(start, start + _AT_ONCE * block)
-        scales = absmax[start // block : start // block + _AT_ONCE].repeat_interleave(block)
-        values = levels[codes[some].long()]
-        found[some] = values * scales[: len(values)]
-    return found
 
 
 def int8(weight: Float[Tensor, "out in"]) -> Float[Tensor, "out in"]:

@@ -86,8 +86,7 @@ class ModelSpec:
     @property
     def alias(self) -> dict[str, str]:
         """The meaning of a short name, for a manifest: here, and in another document."""
-        said = {"alias_of": self.alias_of, "elsewhere": self.elsewhere}
-        return {key: one for key, one in said.items() if one}
+        return {key: one for key in ("alias_of", "elsewhere") if (one := getattr(self, key))}
 
 
 Registry = Mapping[str, ModelSpec]
@@ -105,10 +104,8 @@ def load_registry(path: Place | None = None) -> Registry:
     """
     if path is None and os.environ.get(VARIABLE):
         path = os.path.expanduser(os.environ[VARIABLE])
-    specs = dict(shipped())
-    if path is not None:
-        specs |= _read_entries(Path(path), specs)
-    return specs
+    known = shipped()
+    return known if path is None else {**known, **_read_entries(Path(path), known)}
 
 
 def is_demo(name: str) -> bool:
@@ -261,7 +258,7 @@ def resolve(name: str, registry: Registry) -> ModelSpec:
         raise InputError(f"{name}: {base} is a folder, which has no revisions; name {base}")
     if spec.local is not None:
         return _checked_folder(spec, spec.local)
-    return replace(spec, name=name, revision=_checked_revision(name, revision)) if at else spec
+    return replace(spec, name=name, revision=_revision(name)) if at else spec
 
 
 def _with_adapter(name: str, registry: Registry) -> ModelSpec:
@@ -283,16 +280,15 @@ def _with_adapter(name: str, registry: Registry) -> ModelSpec:
 def _adapter_spec(place: str, parent: Path) -> ModelSpec:
     """The spec of an adapter in a folder, relative to `parent`, or on the Hub."""
     folder = Path(os.path.abspath(parent / os.path.expanduser(place)))
-    repo, at, revision = place.partition("@")
+    repo = place.partition("@")[0]
     if not os.path.exists(folder) and _HUB_ID.fullmatch(repo):
-        revision = _checked_revision(place, revision) if at else "main"
-        return ModelSpec(place, repo, revision, "unlearned", "LoRA")
+        return ModelSpec(place, repo, _revision(place), "unlearned", "LoRA")
     return ModelSpec(place, str(folder), None, "unlearned", "LoRA", local=folder)
 
 
 def _from_hub(name: str, registry: Registry) -> ModelSpec:
     """A spec for a repository outside the registry, or the error for what is none."""
-    repo, at, revision = name.partition("@")
+    repo = name.partition("@")[0]
     # as only paths are written: `./x`, `/x`, `~/x`, `a/b/c`, `x/`, or with a backslash
     if name.startswith((".", "/", "~")) or repo.count("/") > 1 or name.endswith(("/", "\\")):
         raise InputError(f"{name}: no such folder; a folder with config.json is wanted")
@@ -308,14 +304,15 @@ def _from_hub(name: str, registry: Registry) -> ModelSpec:
             f"unknown model {name[:200]!r}; {hint}`lensaudit models` lists all names, and "
             "organisation/name or a folder works too"
         )
-    revision = _checked_revision(name, revision) if at else "main"
-    return ModelSpec(name, repo, revision, "unlearned", None)
+    return ModelSpec(name, repo, _revision(name), "unlearned", None)
 
 
-def _checked_revision(name: str, revision: str) -> str:
-    if not _REVISION.fullmatch(revision):
+def _revision(name: str) -> str:
+    """The branch, tag or commit that a name says."""
+    _, at, revision = name.partition("@")
+    if at and not _REVISION.fullmatch(revision):
         raise InputError(f"{name}: {revision!r} is not a revision; wanted a branch, tag or commit")
-    return revision
+    return revision or "main"
 
 
 def _checked_folder(spec: ModelSpec, folder: Path) -> ModelSpec:
@@ -398,32 +395,28 @@ def _read_entries(path: Path, shipped: Mapping[str, ModelSpec]) -> dict[str, Mod
 
 
 def _read_file(path: Path) -> Mapping[str, Any]:
-    is_toml, is_json = path.suffix == ".toml", path.suffix == ".json"
-    if is_json or (not is_toml and read_text(path).lstrip().startswith(("{", "["))):
-        return json_object(path)
-    return read_toml(path)
+    kind = path.suffix
+    is_json = kind == ".json" or (kind != ".toml" and read_text(path).lstrip()[:1] in ("{", "["))
+    return json_object(path) if is_json else read_toml(path)
 
 
 def _entry_problems(name: str, table: Any) -> list[str]:
     """What is wrong with one entry of a registry file."""
     if not isinstance(table, dict):
         return [f"found {type(table).__name__}, wanted text or a table"]
-    usable = "not usable as a name; wanted letters, digits, . _ - and at most one /"
-    problems = [] if _NAME.fullmatch(name) else [usable]
-    problems += [f"unknown key {key!r}" for key in table if key not in _KEYS]
-    said = {key: table[key] for key in _KEYS if key in table}
-    problems += [
-        f"{key} is not text"
-        for key, one in said.items()
-        if not isinstance(one, str) or not one.strip()
-    ]
-    if ("repo" in table) == ("path" in table):
-        problems.append("wanted either repo or path")
-    if "path" in table and "revision" in table:
-        problems.append("a folder has no revision")
-    if (role := table.get("role", "unlearned")) not in get_args(Role):
-        problems.append(f"role is {role!r}, wanted one of {', '.join(get_args(Role))}")
-    return problems
+    role, known = table.get("role", "unlearned"), get_args(Role)
+    texts = [key for key in _KEYS if isinstance(one := table.get(key), str) and one.strip()]
+    problems = {
+        "not usable as a name; wanted letters, digits, . _ - and at most one /": (
+            not _NAME.fullmatch(name)
+        ),
+        **{f"unknown key {key!r}": key not in _KEYS for key in table},
+        **{f"{key} is not text": key in table and key not in texts for key in _KEYS},
+        "wanted either repo or path": ("repo" in table) == ("path" in table),
+        "a folder has no revision": "path" in table and "revision" in table,
+        f"role is {role!r}, wanted one of {', '.join(known)}": role not in known,
+    }
+    return [problem for problem, holds in problems.items() if holds]
 
 
 def _entry_spec(
@@ -465,12 +458,11 @@ def published() -> tuple[ModelSpec, ...]:
             name = group["name"].format(**{axis: _short(axis, one) for axis, one in named.items()})
             repo = f"{ORGANISATION}/{group['repo'].format(**named)}"
             found[name] = ModelSpec(name, repo, "main", group["role"], named.get("method"))
-    aliases = listed["aliases"].items()
     return (
         *found.values(),
         *(
             replace(found[to], name=one, alias_of=to, elsewhere=listed["elsewhere"].get(one))
-            for one, to in aliases
+            for one, to in listed["aliases"].items()
         ),
     )
 

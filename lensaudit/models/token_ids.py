@@ -26,15 +26,19 @@ def check_token_ids(folder: Path, config: Mapping[str, Any], d_vocab: int) -> No
     said = {folder / "config.json": [config, part(config, "text_config")]}
     if generation.exists():
         said[generation] = [json_object(generation)]
-    for file, contents in said.items():
-        for content in contents:
-            for name in NAMES:
-                for one in _flat(content.get(name)):
-                    if not (type(one) is int and -d_vocab <= one < d_vocab):
-                        raise InputError(
-                            f"{file}: {name} names {one!r}, which is no token of its vocabulary "
-                            f"of {d_vocab}; mend the file"
-                        )
+    named = (
+        (file, name, one)
+        for file, contents in said.items()
+        for content in contents
+        for name in NAMES
+        for one in _flat(content.get(name))
+    )
+    for file, name, one in named:
+        if not (type(one) is int and -d_vocab <= one < d_vocab):
+            raise InputError(
+                f"{file}: {name} names {one!r}, which is no token of its vocabulary of {d_vocab}; "
+                "mend the file"
+            )
 
 
 def _flat(value: Any) -> Iterator[Any]:

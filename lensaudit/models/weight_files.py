@@ -43,14 +43,12 @@ def weight_files(folder: Path) -> list[Path]:
         return []
     weight_map = _weight_map(index)
     shards = [folder / name for name in sorted(set(weight_map.values()))]
-    missing = [shard.name for shard in shards if not shard.is_file()]
-    if missing:
+    if missing := [shard.name for shard in shards if not shard.is_file()]:
         raise InputError(
             f"{folder}: {len(missing)} of {len(shards)} shards named in {index.name} are missing: "
             f"{', '.join(missing[:3])}; fetch the checkpoint again"
         )
-    absent = weight_map.keys() - {name for shard in shards for name in header_of(shard)}
-    if absent:
+    if absent := weight_map.keys() - {name for shard in shards for name in header_of(shard)}:
         raise InputError(f"{folder}: {index.name} names {min(absent)}, which is in no shard")
     return shards
 

@@ -7,7 +7,7 @@ same to the last bit.
 """
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,18 +59,13 @@ def of_user(hooks: Hooks) -> bool:
     )
 
 
-@dataclass(frozen=True)
-class _Listeners:
-    """Where hooks of some modules stand; TransformerLens empties and fills these mappings."""
+_Listeners = Sequence[tuple[bool, Hooks]]
+"""Where hooks of some modules stand, at hook points or elsewhere: TransformerLens, which empties
+and fills these mappings, has hooks of its own there, which serve others."""
 
-    at_points: tuple[Hooks, ...]
-    at_wrappers: tuple[Hooks, ...]
-    """Where TransformerLens has hooks of its own, which serve others."""
 
-    @property
-    def some(self) -> bool:
-        """Somebody listens."""
-        return any(self.at_points) or any(map(of_user, self.at_wrappers))
+def _heard(listeners: _Listeners) -> bool:
+    return any(hooks if is_point else of_user(hooks) for is_point, hooks in listeners)
 
 
 @dataclass(frozen=True)
@@ -86,9 +81,9 @@ class _Part:
     @property
     def unheard(self) -> tuple[_Wrapped, ...]:
         """Wrappers of the part that no hook uses; none of them where a hook is set inside."""
-        if self.inside.some:
+        if _heard(self.inside):
             return ()
-        return self.inner if self.own.some else (self.outer, *self.inner)
+        return self.inner if _heard(self.own) else (self.outer, *self.inner)
 
 
 @contextlib.contextmanager
@@ -148,8 +143,4 @@ def _components(wrapper: Any) -> Iterator[Any]:
 
 def _listeners(modules: list[Any]) -> _Listeners:
     kinds = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
-    held = [(hasattr(one, "fwd_hooks"), getattr(one, kind)) for one in modules for kind in kinds]
-    return _Listeners(
-        tuple(hooks for is_point, hooks in held if is_point),
-        tuple(hooks for is_point, hooks in held if not is_point),
-    )
+    return [(hasattr(one, "fwd_hooks"), getattr(one, kind)) for one in modules for kind in kinds]

@@ -91,9 +91,8 @@ class Estimate:
         >>> Estimate(0.5, 0.25, 0.75).spelled("uds")
         {'uds': 0.5, 'ci95': [0.25, 0.75], 'ci90': [0.25, 0.75]}
         """
-        one_sided = self.one_sided
-        ends = {"ci95": self.ends and list(self.ends), "ci90": one_sided and list(one_sided)}
-        return {name: self.value, **ends}
+        pairs = {"ci95": self.ends, "ci90": self.one_sided}
+        return {name: self.value, **{key: pair and list(pair) for key, pair in pairs.items()}}
 
     def around(self, value: float | None) -> "Estimate":
         """The same limits around a value that was summed in another order."""

@@ -17,7 +17,7 @@ from lensaudit.metrics.registry import (
     unscored,
 )
 
-INFRASTRUCTURE = {"registry", "options", "records", "outside", "stems", "betrayal"}
+INFRASTRUCTURE = {"registry", "options", "records", "given", "outside", "stems", "betrayal"}
 
 
 def test_every_file_registers_a_metric_and_names_its_source():

@@ -108,8 +108,7 @@ def _controls(summary: PatchSummary) -> dict[str, Any]:
     if aligned.kind is None and uds is not None and uds < ALIGN_FROM:
         # so low that nothing has to be aligned: the depth itself
         values["uds_aligned"] = uds, None
-    why = {"uds_aligned": aligned.why, "uds_validity": validity.why}
-    return {"values": values, "why": why}
+    return {"values": values, "why": {"uds_aligned": aligned.why, "uds_validity": validity.why}}
 
 
 def _leak(session: Session, model: str) -> Measured[float]:
@@ -133,7 +132,6 @@ def _leak(session: Session, model: str) -> Measured[float]:
 
 def _layered(session: Session, found: Mapping[str, Sequence[LayerErasure]]) -> Measured[float]:
     """Scores without rows: one number per name, and what each layer says."""
-    values = {name: weighted_erasure(rows) for name, rows in found.items()}
     return Measured(
         {},
         session.unscored,
@@ -141,7 +139,7 @@ def _layered(session: Session, found: Mapping[str, Sequence[LayerErasure]]) -> M
             "full_model": session.full.spec.name,
             "retain_model": session.retain.spec.name,
             "n_examples": len(session.encoded),
-            "values": {name: (null(value), None) for name, value in values.items()},
+            "values": {name: (null(weighted_erasure(rows)), None) for name, rows in found.items()},
             "layers": {name: [asdict(row) for row in rows] for name, rows in found.items()},
         },
     )

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from jaxtyping import Float, Integer
 from rich.filesize import decimal as size
 from torch import Tensor
 
@@ -31,7 +32,6 @@ from lensaudit.errors import InputError, WorkError
 from lensaudit.models.blocks import block_of
 from lensaudit.models.checkpoint import Checkpoint
 from lensaudit.models.memory import free_bytes
-from lensaudit.models.quantize import from_codes
 from lensaudit.models.sizes import LEAST_BUDGET, planned_bytes
 from lensaudit.models.weight_files import DTYPES, header_of, weight_files
 
@@ -118,6 +118,30 @@ class Packed(Stored):
         return from_codes(codes, levels, scales, block).to(self.dtype).view(self.shape)
 
 
+_AT_ONCE = 1 << 14
+"""Blocks that are unpacked together: whole numbers of 8 bytes are made of their codes."""
+
+
+def from_codes(
+    codes: Integer[Tensor, " weight"],
+    levels: Float[Tensor, " level"],
+    absmax: Float[Tensor, " block"],
+    block: int,
+) -> Float[Tensor, " weight"]:
+    """What codes stand for: their level times the scale of their block.
+
+    >>> from_codes(torch.tensor([0, 1, 1]), torch.tensor([-1.0, 0.5]), torch.tensor([2.0, 4.0]), 2)
+    tensor([-2.,  1.,  2.])
+    """
+    found = torch.empty(len(codes), dtype=torch.float32)
+    for start in range(0, len(codes), _AT_ONCE * block):
+        some = slice(start, start + _AT_ONCE * block)
+        scales = absmax[start // block : start // block + _AT_ONCE].repeat_interleave(block)
+        values = levels[codes[some].long()]
+        found[some] = values * scales[: len(values)]
+    return found
+
+
 def weights_of(folder: Path) -> Mapping[str, Stored]:
     """The weights of a checkpoint by name; nothing but headers and states is read.
 
@@ -174,11 +198,6 @@ class Placement:
     """There is room for a further block: it is read while another one computes."""
 
     @property
-    def n_all(self) -> int:
-        """Bytes of all weights."""
-        return self.rest + sum(self.sizes)
-
-    @property
     def least(self) -> int:
         """Bytes that have to be on the device at one time."""
         return self.rest + max(self.sizes, default=0)
@@ -233,14 +252,14 @@ def placed(whole: Placement, free: Mapping[str, int | None], *, leave: int) -> P
         free: bytes by device, in the order in which they are filled; None: not known.
         leave: bytes of each to be left for activations.
     """
-    device, least = whole.device, whole.least
+    device, least, n_all = whole.device, whole.least, whole.rest + sum(whole.sizes)
     on_device = free[device]
-    if on_device is None or whole.n_all + leave <= on_device:
+    if on_device is None or n_all + leave <= on_device:
         return whole
     # of what is to be left, libraries and models that ran before may have their part already
     if least + max(0, planned_bytes(leave)) > on_device:
         # without blocks at rest elsewhere nothing has to be brought, and activations may be few
-        return whole if whole.n_all <= on_device else None
+        return whole if n_all <= on_device else None
     room = {device: on_device - leave - BESIDE * least}
     room |= {one: (n or 0) - leave for one, n in free.items() if one != device}
     blocks = _resting(whole.sizes, room)

@@ -117,11 +117,6 @@ class Streamed:
         self.n_brought = 0
         """Blocks brought so far."""
 
-    @property
-    def layers(self) -> list[int]:
-        """The blocks that lie elsewhere."""
-        return sorted(self._rests)
-
     def follow(self, layer: int, parameters: Sequence[nn.Parameter], slices: Slices) -> None:
         """Further parameters of a block, which are made of it each time it is brought."""
         if layer == self._here:
@@ -310,7 +305,7 @@ def _settle(model: Any, pieces: Iterable[Piece], placement: Placement, dtype: to
     """
     rests: Rests = defaultdict(list)
     wanted, settled = dtypes_of(model, dtype), set()
-    buffers = dict(model.named_buffers())
+    buffers = dict(model.named_buffers(remove_duplicate=False))
     for piece in pieces:
         names = piece.made(model, _shape_alone)
         if not names.keys() <= wanted.keys():
@@ -322,19 +317,22 @@ def _settle(model: Any, pieces: Iterable[Piece], placement: Placement, dtype: to
         stays = place == placement.device or wanted[first] != dtype or first in buffers
         if layer is None or stays:
             for name, tensor in piece.made(model, _from_file).items():
-                _put(model, name, tensor.to(placement.device, wanted[first]))
+                here = tensor.to(placement.device, wanted[first])
+                _put(model, name, here if name in buffers else nn.Parameter(here))
             continue
         parameters = {
-            name: _placed(model, name, _nothing(shape.shape, dtype, placement.device))
+            name: nn.Parameter(_nothing(shape.shape, dtype, placement.device), requires_grad=False)
             for name, shape in names.items()
         }
+        for name, parameter in parameters.items():
+            _put(model, name, parameter)
         rests[layer].append((piece, _reader(piece, place, dtype), parameters))
     model.tie_weights(missing_keys=set(wanted) - settled, recompute_mapping=False)
     brings = Streamed(model, placement, dict(rests))
     if rests:
         _STREAMED[model] = brings
         model.requires_grad_(False)  # a gradient would need the weights of all blocks at once
-    for layer in brings.layers:
+    for layer in sorted(rests):
         first = next(name for name in wanted if block_of(name) == layer)
         model.get_submodule(block_name(first)).register_forward_pre_hook(
             lambda *_, at=layer: brings.bring(at)
@@ -342,20 +340,9 @@ def _settle(model: Any, pieces: Iterable[Piece], placement: Placement, dtype: to
 
 
 def _put(model: Any, name: str, tensor: Tensor) -> None:
-    """A tensor in its place for good."""
+    """A parameter or buffer in its place."""
     owner, _, leaf = name.rpartition(".")
-    buffers = model.get_submodule(owner)._buffers
-    if leaf in buffers:
-        buffers[leaf] = tensor
-    else:
-        _placed(model, name, tensor, requires_grad=True)
-
-
-def _placed(model: Any, name: str, data: Tensor, requires_grad: bool = False) -> nn.Parameter:
-    owner, _, leaf = name.rpartition(".")
-    parameter = nn.Parameter(data, requires_grad=requires_grad)
-    model.get_submodule(owner)._parameters[leaf] = parameter
-    return parameter
+    setattr(model.get_submodule(owner), leaf, tensor)
 
 
 def _reader(piece: Piece, place: str, dtype: torch.dtype) -> Read:
