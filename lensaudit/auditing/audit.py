@@ -32,7 +32,14 @@ from lensaudit.patching.prepare import prepare
 from lensaudit.progress import Notice, Plan, Tell, unheard
 from lensaudit.results.integrity import answered_for
 from lensaudit.results.manifest import AUDIT_MANIFEST, MANIFEST, NOT_ASKED, manifest
-from lensaudit.results.owner import check_free, claim, differences, folders_for, other_owner
+from lensaudit.results.owner import (
+    check_beside,
+    check_free,
+    claim,
+    differences,
+    folders_for,
+    other_owner,
+)
 from lensaudit.settings import plain
 from lensaudit.text import digest
 from lensaudit.turns import in_turn
@@ -103,6 +110,8 @@ def plan_audit(
         check_free(out, COMMAND)
     elif out.exists():
         out = _own_folder(names, settings, out, notice)
+    for name in (PATCH, KNOW):
+        check_beside(out / name, name, len(names))
     anchor = anchor_of(names, settings)
     patch = asked_of_patch(settings, settings.retain_set)
     depth = plan_patch(names, patch, notice=notice)
