@@ -213,7 +213,7 @@ def _wrong(part: Split, own: bool, row: Any) -> list[str]:
     if not isinstance(row, Mapping):
         return found
     if part.question and not isinstance(row.get(part.question), str):
-        found.append(f"no text under {part.question!r}; check --question-key and the file")
+        found.append(f"no text under {part.question!r}; give the field that is asked this name")
     said = {field: row[field] for field in part.scored if row.get(field) is not None}
     texts = {field: one if isinstance(one, list) else [one] for field, one in said.items()}
     found += list_problems(row, (name for name in part.scored if name in LISTS))

@@ -17,6 +17,7 @@ from lensaudit.data.annotate import Fields, read_pairs
 from lensaudit.data.facts import load_facts
 from lensaudit.errors import InputError
 from lensaudit.files import read_json
+from lensaudit.groups import GROUPS
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.project import ROWS, Project, annotated_beside
 from lensaudit.results.locate import folders_below
@@ -45,6 +46,8 @@ _COLUMNS: Mapping[str, Sequence[str]] = {
     "group": ("group", "author", "subject", "person", "topic", "document", "title", "name"),
 }
 """Field -> what it may be called, the likeliest first."""
+_USUAL = Fields(group="author")
+"""Fields of rows that nothing annotates."""
 _TABLES = (".csv", ".tsv", ".parquet", ".xlsx")
 _GAP = re.compile(r"[ ,\r\n\t]*")
 _SHAPE = ("num_hidden_layers", "hidden_size", "vocab_size")
@@ -183,18 +186,24 @@ def _choose_rows(
         fields = rows[place] or Fields()
         if rows[place] is None and annotated:
             chosen[annotated] = place
-        elif columns and not _reads(columns, fields):
+        elif annotated and columns and not _reads(columns, fields):
             left[kind] = (f"{place}, whose fields have other names",)
+        elif not annotated and not _reads(_USUAL, fields):
+            left[kind] = (f"{place}, once its fields are named question, answer and author",)
         else:
-            chosen[kind], columns = place, fields
+            chosen[kind], columns = place, fields if annotated else columns
     own = vars(columns or Fields())
     chosen |= {name: own[name] for name, same in vars(Fields()).items() if own[name] != same}
 
 
 def _reads(fields: Fields, own: Fields) -> bool:
     """Whether rows with fields of their own can be read under the names of other rows' fields."""
-    without = own.group in (fields.group, Fields().group)
-    return without and (own.question, own.answer) == (fields.question, fields.answer)
+    # rows may name no author, unless others name it in a field that the project then has to name
+    without = own.group == Fields().group and fields.group in GROUPS
+    return (without or own.group == fields.group) and (own.question, own.answer) == (
+        fields.question,
+        fields.answer,
+    )
 
 
 def _models(folder: Path, strange: dict[str, str]) -> dict[str, dict[str, str]]:

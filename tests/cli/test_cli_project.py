@@ -14,6 +14,7 @@ from support.hostile import commands
 
 from lensaudit.cli.main import cli, run
 from lensaudit.data.tofu import forget_set
+from lensaudit.doors.discover import discover
 from lensaudit.project import FILE
 
 MODELS = ("full", "retain", "npo")
@@ -180,6 +181,29 @@ def test_kept_rows_may_name_no_author_beside_rows_that_do(
     assert ('retain_rows = "keep.jsonl"' in lines) is taken
     if not taken:
         assert any("keep.jsonl, whose fields have other names" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("names", "taken"),
+    [
+        ({}, True),
+        ({"group": "author"}, True),
+        ({"group": "person"}, False),
+        ({"answer": "response"}, False),
+    ],
+)
+def test_holdout_rows_are_read_as_they_are(tmp_path, names, taken):
+    asked = forget_set("demo")
+    rows(tmp_path, "forget.jsonl", asked[:4], answer="response", group="person")
+    rows(tmp_path, "retain.jsonl", asked[8:12], answer="response")
+    rows(tmp_path, "holdout.jsonl", asked[-4:], **names)
+    found = discover(tmp_path)
+    assert {found.chosen[key] for key in ("answer", "group")} == {"response", "person"}
+    assert (found.chosen.get("holdout") == "holdout.jsonl") is taken
+    why = ("holdout.jsonl, once its fields are named question, answer and author",)
+    assert found.open.get("holdout") == (None if taken else why)
+    # the authors of the forget rows would be lost
+    assert found.open["retain_rows"] == ("retain.jsonl, whose fields have other names",)
 
 
 def test_what_init_looked_at_and_did_not_understand_is_named(place, capsys):
