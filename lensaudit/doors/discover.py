@@ -15,6 +15,8 @@ from typing import Any
 
 from lensaudit.data.annotate import Fields, read_pairs
 from lensaudit.data.facts import load_facts
+from lensaudit.data.rows import read_rows
+from lensaudit.data.tables import TABLES, table_rows
 from lensaudit.errors import InputError
 from lensaudit.files import read_json
 from lensaudit.groups import GROUPS
@@ -29,7 +31,9 @@ DEPTH = 4
 """Levels of folders below the first that are searched."""
 MOST_FILES = 500
 READ_BYTES = 1 << 20
-"""Of a file of rows, to see its columns."""
+"""Of a large file of rows, to see its columns."""
+_LARGE = 32 << 20
+"""Bytes from which a file is large."""
 _CLOSED = {"activations", "experiments", "node_modules", "passes", "venv", "__pycache__"}
 _ROLES: Mapping[str, re.Pattern[str]] = {
     "full": re.compile(r"^(full|finetuned?|ft|original|target)$"),
@@ -48,7 +52,8 @@ _COLUMNS: Mapping[str, Sequence[str]] = {
 """Field -> what it may be called, the likeliest first."""
 _USUAL = Fields(group="author")
 """Fields of rows that nothing annotates."""
-_TABLES = (".csv", ".tsv", ".parquet", ".xlsx")
+_UNREAD = (".parquet", ".xlsx")
+_NO_ROWS = "no list of JSON objects, no JSON object a line, no table"
 _GAP = re.compile(r"[ ,\r\n\t]*")
 _SHAPE = ("num_hidden_layers", "hidden_size", "vocab_size")
 
@@ -266,19 +271,21 @@ def _rows(folder: Path, strange: dict[str, str]) -> dict[str, Fields | None]:
             continue
         for one in sorted(names):
             shown = (place / one).relative_to(folder).as_posix()
-            if one.endswith(_TABLES):
-                strange[shown] = f"rows are read from {', '.join(ROWS)}; save it as one of these"
-            elif one.endswith(ROWS):
-                fields = _fields_of(_first_rows(place / one))
+            suffix = Path(one.lower().removesuffix(".gz")).suffix
+            if suffix in _UNREAD:
+                readable = ", ".join((*ROWS, *TABLES))
+                strange[shown] = f"rows are read from {readable}; save it as one of these"
+            elif suffix in (*ROWS, *TABLES):
+                fields = _fields_of(*_first_rows(place / one))
                 told: dict[str, Any] = strange if isinstance(fields, str) else found
                 told[shown] = fields
     return found
 
 
-def _fields_of(rows: Sequence[Mapping[str, Any]]) -> Fields | str | None:
+def _fields_of(rows: Sequence[Any], problems: Sequence[str]) -> Fields | str | None:
     """What the fields of rows are called, None where they are annotated; or why they are none."""
-    if not rows:
-        return "no list of JSON objects, and no JSON object a line"
+    if problems or not rows or not all(isinstance(row, Mapping) for row in rows):
+        return next(iter(problems if rows else ()), _NO_ROWS)
     keys = set.intersection(*(set(row) for row in rows))
     if {"question", "answer", "prefix"} <= keys and {"entity", "gt_entity"} & keys:
         return None
@@ -293,20 +300,23 @@ def _fields_of(rows: Sequence[Mapping[str, Any]]) -> Fields | str | None:
     return Fields(named["question"][0], named["answer"][0])
 
 
-def _first_rows(path: Path) -> list[Mapping[str, Any]]:
-    """The rows in the first part of a file; none where it holds something else."""
+def _first_rows(path: Path) -> tuple[list[Any], list[str]]:
+    """The rows of a file, or of the first part of a large one, and what is wrong with others."""
     try:
-        whole = path.stat().st_size <= READ_BYTES
+        if path.stat().st_size < _LARGE:
+            rows, problems = read_rows(path)
+            return [row for _, row in rows], problems
         with path.open("rb") as stream:
             text = stream.read(READ_BYTES).decode("utf-8-sig", "ignore")
         if text.lstrip().startswith("["):
-            rows = json.loads(text) if whole else _cut_list(text)
-        else:
-            lines = text.split("\n") if whole else text.split("\n")[:-1]
-            rows = [json.loads(line) for line in lines if line.strip()]
-    except (OSError, ValueError, RecursionError):
-        return []
-    return rows if rows and all(isinstance(row, dict) for row in rows) else []
+            return _cut_list(text), []
+        lines = text.split("\n")[:-1]
+        if (suffix := path.suffix.lower()) in TABLES:
+            rows, problems = table_rows("\n".join(lines), TABLES[suffix])
+            return [row for _, row in rows], problems
+        return [json.loads(line) for line in lines if line.strip()], []
+    except (InputError, OSError, ValueError, RecursionError):
+        return [], []
 
 
 def _cut_list(text: str) -> list[Any]:
