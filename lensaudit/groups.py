@@ -16,6 +16,8 @@ from typing import Any, TypeVar
 AnyKey = TypeVar("AnyKey", bound=Hashable)
 AnyRow = TypeVar("AnyRow")
 Group = int | str
+GROUPS = ("group", "author")
+"""Fields that name a row's author; the first that says something counts."""
 _OWN = "idx "
 _WHOLE = re.compile(r"0|-?[1-9][0-9]{0,17}")
 
@@ -35,7 +37,7 @@ def named_group(row: Mapping[str, Any]) -> Any:
     >>> named_group({"group": " ", "author": "Ada"}), named_group({"author": ""})
     ('Ada', None)
     """
-    told = (row.get(key) for key in ("group", "author"))
+    told = (row.get(key) for key in GROUPS)
     return numbered(next((one for one in told if one is not None and str(one).strip()), None))
 
 

@@ -25,6 +25,7 @@ from typing import Any
 
 from lensaudit.errors import InputError
 from lensaudit.files import read_toml
+from lensaudit.groups import GROUPS
 from lensaudit.settings import ACTIVATIONS, RESULTS, RESULTS_VARIABLE, ROWS, results_folder
 
 FILE = "lensaudit.toml"
@@ -81,8 +82,11 @@ class Project:
 
     @property
     def kept_rows(self) -> str | None:
-        """Rows that should be kept, under the names `question` and `answer`."""
-        usual = (self.question, self.answer) == ("question", "answer")
+        """Rows that should be kept, with the fields `question`, `answer`, and `group` or `author`.
+
+        Under other names nobody would find them; the annotated file has the usual ones.
+        """
+        usual = (self.question, self.answer) == ("question", "answer") and self.group in GROUPS
         return str(self.retain_rows) if self.retain_rows and usual else self.retain_data
 
 

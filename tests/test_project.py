@@ -70,6 +70,20 @@ def test_forget_and_kept_rows_of_one_annotation_are_refused(tmp_path, monkeypatc
     assert read_project(written(tmp_path, both.format("kept.csv"))).data == "rows.annotated.json"
 
 
+@pytest.mark.parametrize(
+    ("names", "kept"),
+    [
+        ("", "kept.jsonl"),
+        ('group = "author"', "kept.jsonl"),
+        ('group = "Person"', "kept.annotated.json"),
+        ('answer = "reply"', "kept.annotated.json"),
+    ],
+)
+def test_kept_rows_whose_fields_only_the_project_knows_are_read_annotated(tmp_path, names, kept):
+    found = read_project(written(tmp_path, f'retain_rows = "kept.jsonl"\n{names}\n'))
+    assert Path(found.kept_rows).name == kept
+
+
 def test_the_search_ends_at_the_home_folder_and_where_a_file_system_ends(tmp_path, monkeypatch):
     home, deep = tmp_path / "home", tmp_path / "home" / "a" / "b"
     deep.mkdir(parents=True)

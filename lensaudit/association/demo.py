@@ -13,14 +13,13 @@ from lensaudit.association.calls import WHO_HAS_WHAT
 from lensaudit.auditing.question import KNOW
 from lensaudit.auditing.result import Audited, joined, read_evaluation, read_patched
 from lensaudit.auditing.settings import EvaluateSettings
-from lensaudit.errors import InputError, WorkError
+from lensaudit.errors import WorkError
 from lensaudit.models.fetch import fetch
 from lensaudit.models.registry import DEMO, FETCHED, REAL, load_registry
 from lensaudit.orphans import when_orphaned
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import Notice, Tell, unheard
-from lensaudit.results.manifest import MANIFEST
-from lensaudit.results.owner import check_free, folders_for
+from lensaudit.results.owner import check_beside, check_free, folders_for
 from lensaudit.settings import Place, activations_folder, several
 from lensaudit.text import slug
 
@@ -59,8 +58,7 @@ def demo_into(
     if not names:
         raise WorkError("this build of lensaudit has no embedded family; install a released one")
     check_free(folder, "patch")
-    if (folder / MANIFEST).exists():
-        raise InputError(f"{folder}: was written by `lensaudit patch`; name another --out")
+    check_beside(folder, "patch", len(names))
     full, retain, *more = (one.name for one in listed if one.role in ("full", "retain"))
     retains = (retain, *more) if real else (retain,)
     place = activations or activations_folder()

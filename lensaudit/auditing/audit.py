@@ -33,7 +33,14 @@ from lensaudit.patching.summary import beside_score
 from lensaudit.progress import Notice, Tell, unheard
 from lensaudit.results.integrity import answered_for
 from lensaudit.results.manifest import AUDIT_MANIFEST, MANIFEST, NOT_ASKED, manifest
-from lensaudit.results.owner import check_free, claim, differences, folders_for, other_owner
+from lensaudit.results.owner import (
+    check_beside,
+    check_free,
+    claim,
+    differences,
+    folders_for,
+    other_owner,
+)
 from lensaudit.settings import plain
 from lensaudit.text import digest
 from lensaudit.turns import in_turn
@@ -90,6 +97,8 @@ def open_audit(
         check_free(out, COMMAND)
     elif out.exists():
         out = _own_folder(names, settings, out, notice)
+    for name in (PATCH, KNOW):
+        check_beside(out / name, name, len(names))
     patch = asked_of_patch(settings, settings.retain_set)
     depth = prepare(names, patch, notice=notice)
     beside_score(depth)  # refuses what is named for it and does not do

@@ -19,7 +19,7 @@ from lensaudit.auditing.question import (
 )
 from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.data.chat import PLAIN, Template, check_tokenizer, read_template
-from lensaudit.data.suites import Suite
+from lensaudit.data.suites import Split, Suite
 from lensaudit.errors import InputError
 from lensaudit.evaluation.forward import Tokenization, open_classifier
 from lensaudit.evaluation.log import read_log, write_log
@@ -39,6 +39,7 @@ from lensaudit.evaluation.suite import (
     retain_reference,
 )
 from lensaudit.files import write_jsonl
+from lensaudit.groups import assumption
 from lensaudit.metrics.registry import EmptyRow, ordered, retain_names
 from lensaudit.models.checkpoint import (
     Checkpoint,
@@ -331,6 +332,13 @@ def _empty(settings: EvaluateSettings) -> EmptyRow:
     return "upstream" if settings.mask == "upstream" else "unscored"
 
 
+def _tell_alone(splits: Mapping[str, Split], asked: EvaluateSettings, notice: Notice) -> None:
+    """Name own rows to keep, or of a holdout, without authors; `patch` does of those to forget."""
+    for name, file in {"retain": asked.retain_set, "holdout": asked.holdout}.items():
+        if file and (alone := assumption(row.group for row in splits[name].rows)):
+            notice(f"{file}: {alone}")
+
+
 def open_evaluation(
     model: str, settings: EvaluateSettings, *, notice: Notice = unheard
 ) -> ModelPasses:
@@ -367,6 +375,7 @@ def open_evaluation(
     template = replace(template, think=settings.think or template.think)
     check_tokenizer(tokenizer, template, str(folder or model))
     splits = splits_of(model, settings)
+    _tell_alone(splits, settings, notice)
     reference = classifier = None
     if settings.reference:
         reference, opened = opening(settings.reference)

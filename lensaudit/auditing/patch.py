@@ -24,7 +24,15 @@ from lensaudit.patching.session import Session
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.patching.summary import NOT_A_DEPTH, beside_score, summaries
 from lensaudit.progress import Notice, Tell, unheard
-from lensaudit.results.owner import Run, check_free, claim, folder_of, folders_for, known_as
+from lensaudit.results.owner import (
+    Run,
+    check_beside,
+    check_free,
+    claim,
+    folder_of,
+    folders_for,
+    known_as,
+)
 from lensaudit.settings import COUNTERFACTUAL
 from lensaudit.text import canonical_json
 from lensaudit.turns import in_turn
@@ -48,6 +56,7 @@ def check_places(sources: Sequence[str], folder: Path | None) -> None:
                 check_free(one, COMMAND, FILES)
         if len(places) > 1:
             check_free(folder, COMMAND)
+        check_beside(folder, COMMAND, len(places))
 
 
 def folders_in(session: Session, folder: Path | None, tell: Notice) -> dict[str, Path]:

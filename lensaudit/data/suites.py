@@ -212,23 +212,16 @@ def _wrong(part: Split, own: bool, row: Any) -> list[str]:
     found = row_problems(row, ())
     if not isinstance(row, Mapping):
         return found
-    is_asked = not part.question or isinstance(row.get(part.question), str)
+    if part.question and not isinstance(row.get(part.question), str):
+        found.append(f"no text under {part.question!r}; give the field that is asked this name")
     said = {field: row[field] for field in part.scored if row.get(field) is not None}
     texts = {field: one if isinstance(one, list) else [one] for field, one in said.items()}
-    return [
-        *found,
-        *(
-            []
-            if is_asked
-            else [f"no text under {part.question!r}; check --question-key and the file"]
-        ),
-        *list_problems(row, (name for name in part.scored if name in LISTS)),
-        *(candidate_problems(row) if own else ()),
-        *(
-            f"{field} is neither text nor a list of texts"
-            for field, ones in texts.items()
-            if field not in LISTS and not all(isinstance(one, str) for one in ones)
-        ),
+    found += list_problems(row, (name for name in part.scored if name in LISTS))
+    found += candidate_problems(row) if own else ()
+    return found + [
+        f"{field} is neither text nor a list of texts"
+        for field, ones in texts.items()
+        if field not in LISTS and not all(isinstance(one, str) for one in ones)
     ]
 
 

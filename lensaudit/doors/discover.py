@@ -15,8 +15,11 @@ from typing import Any
 
 from lensaudit.data.annotate import Fields, read_pairs
 from lensaudit.data.facts import load_facts
+from lensaudit.data.rows import read_rows
+from lensaudit.data.tables import TABLES, table_rows
 from lensaudit.errors import InputError
 from lensaudit.files import read_json
+from lensaudit.groups import GROUPS
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.project import ROWS, Project, annotated_beside
 from lensaudit.results.locate import folders_below
@@ -28,7 +31,9 @@ DEPTH = 4
 """Levels of folders below the first that are searched."""
 MOST_FILES = 500
 READ_BYTES = 1 << 20
-"""Of a file of rows, to see its columns."""
+"""Of a large file of rows, to see its columns."""
+_LARGE = 32 << 20
+"""Bytes from which a file is large."""
 _CLOSED = {"activations", "experiments", "node_modules", "passes", "venv", "__pycache__"}
 _ROLES: Mapping[str, re.Pattern[str]] = {
     "full": re.compile(r"^(full|finetuned?|ft|original|target)$"),
@@ -45,7 +50,10 @@ _COLUMNS: Mapping[str, Sequence[str]] = {
     "group": ("group", "author", "subject", "person", "topic", "document", "title", "name"),
 }
 """Field -> what it may be called, the likeliest first."""
-_TABLES = (".csv", ".tsv", ".parquet", ".xlsx")
+_USUAL = Fields(group="author")
+"""Fields of rows that nothing annotates."""
+_UNREAD = (".parquet", ".xlsx")
+_NO_ROWS = "no list of JSON objects, no JSON object a line, no table"
 _GAP = re.compile(r"[ ,\r\n\t]*")
 _SHAPE = ("num_hidden_layers", "hidden_size", "vocab_size")
 
@@ -183,18 +191,24 @@ def _choose_rows(
         fields = rows[place] or Fields()
         if rows[place] is None and annotated:
             chosen[annotated] = place
-        elif columns and not _reads(columns, fields):
+        elif annotated and columns and not _reads(columns, fields):
             left[kind] = (f"{place}, whose fields have other names",)
+        elif not annotated and not _reads(_USUAL, fields):
+            left[kind] = (f"{place}, once its fields are named question, answer and author",)
         else:
-            chosen[kind], columns = place, fields
+            chosen[kind], columns = place, fields if annotated else columns
     own = vars(columns or Fields())
     chosen |= {name: own[name] for name, same in vars(Fields()).items() if own[name] != same}
 
 
 def _reads(fields: Fields, own: Fields) -> bool:
     """Whether rows with fields of their own can be read under the names of other rows' fields."""
-    without = own.group in (fields.group, Fields().group)
-    return without and (own.question, own.answer) == (fields.question, fields.answer)
+    # rows may name no author, unless others name it in a field that the project then has to name
+    without = own.group == Fields().group and fields.group in GROUPS
+    return (without or own.group == fields.group) and (own.question, own.answer) == (
+        fields.question,
+        fields.answer,
+    )
 
 
 def _models(folder: Path, strange: dict[str, str]) -> dict[str, dict[str, str]]:
@@ -257,19 +271,21 @@ def _rows(folder: Path, strange: dict[str, str]) -> dict[str, Fields | None]:
             continue
         for one in sorted(names):
             shown = (place / one).relative_to(folder).as_posix()
-            if one.endswith(_TABLES):
-                strange[shown] = f"rows are read from {', '.join(ROWS)}; save it as one of these"
-            elif one.endswith(ROWS):
-                fields = _fields_of(_first_rows(place / one))
+            suffix = Path(one.lower().removesuffix(".gz")).suffix
+            if suffix in _UNREAD:
+                readable = ", ".join((*ROWS, *TABLES))
+                strange[shown] = f"rows are read from {readable}; save it as one of these"
+            elif suffix in (*ROWS, *TABLES):
+                fields = _fields_of(*_first_rows(place / one))
                 told: dict[str, Any] = strange if isinstance(fields, str) else found
                 told[shown] = fields
     return found
 
 
-def _fields_of(rows: Sequence[Mapping[str, Any]]) -> Fields | str | None:
+def _fields_of(rows: Sequence[Any], problems: Sequence[str]) -> Fields | str | None:
     """What the fields of rows are called, None where they are annotated; or why they are none."""
-    if not rows:
-        return "no list of JSON objects, and no JSON object a line"
+    if problems or not rows or not all(isinstance(row, Mapping) for row in rows):
+        return next(iter(problems if rows else ()), _NO_ROWS)
     keys = set.intersection(*(set(row) for row in rows))
     if {"question", "answer", "prefix"} <= keys and {"entity", "gt_entity"} & keys:
         return None
@@ -284,20 +300,23 @@ def _fields_of(rows: Sequence[Mapping[str, Any]]) -> Fields | str | None:
     return Fields(named["question"][0], named["answer"][0])
 
 
-def _first_rows(path: Path) -> list[Mapping[str, Any]]:
-    """The rows in the first part of a file; none where it holds something else."""
+def _first_rows(path: Path) -> tuple[list[Any], list[str]]:
+    """The rows of a file, or of the first part of a large one, and what is wrong with others."""
     try:
-        whole = path.stat().st_size <= READ_BYTES
+        if path.stat().st_size < _LARGE:
+            rows, problems = read_rows(path)
+            return [row for _, row in rows], problems
         with path.open("rb") as stream:
             text = stream.read(READ_BYTES).decode("utf-8-sig", "ignore")
         if text.lstrip().startswith("["):
-            rows = json.loads(text) if whole else _cut_list(text)
-        else:
-            lines = text.split("\n") if whole else text.split("\n")[:-1]
-            rows = [json.loads(line) for line in lines if line.strip()]
-    except (OSError, ValueError, RecursionError):
-        return []
-    return rows if rows and all(isinstance(row, dict) for row in rows) else []
+            return _cut_list(text), []
+        lines = text.split("\n")[:-1]
+        if (suffix := path.suffix.lower()) in TABLES:
+            rows, problems = table_rows("\n".join(lines), TABLES[suffix])
+            return [row for _, row in rows], problems
+        return [json.loads(line) for line in lines if line.strip()], []
+    except (InputError, OSError, ValueError, RecursionError):
+        return [], []
 
 
 def _cut_list(text: str) -> list[Any]:

@@ -174,5 +174,5 @@ def _is_signed(content: Mapping[str, Any]) -> bool:
 
 
 def is_orphan(path: Path) -> bool:
-    """Whether a file lies where no manifest answers for anything, and no run has begun."""
-    return not manifests_of(path.parent) and not (path.parent / BEGUN).exists()
+    """Whether a file lies where no manifest can answer for it, and no run has begun."""
+    return not manifests_of(path) and not (path.parent / BEGUN).exists()

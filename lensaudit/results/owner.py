@@ -120,6 +120,29 @@ def folders_for(sources: Sequence[str], out: Path | None) -> dict[str, Path]:
     }
 
 
+def check_beside(folder: Path, command: str, n_sources: int) -> None:
+    """Refuse a folder where a result of one source would lie around results of several.
+
+    Neither replaces the other there, and whoever reads the folder would take both for one run.
+
+    Args:
+        folder: as of `folders_for`; may be missing.
+        command: as its manifest calls it.
+        n_sources: of the run that is about to write.
+
+    Raises:
+        InputError: names the result that is there.
+    """
+    inside = folder.glob(f"*/{MANIFEST}")
+    for made in [folder / MANIFEST] if n_sources > 1 else sorted(inside):
+        said = None
+        with suppress(InputError):  # missing, or damaged: nobody reads its result
+            said = json_object(made).get("command")
+        if said == command:
+            why = f"the result in {made.parent} would stay beside this run's, not be replaced"
+            raise InputError(f"{folder}: {why}; name another --out")
+
+
 def _named(source: str) -> str:
     """Short name of a model: the last part of a folder or an adapter; other names are kept whole.
 

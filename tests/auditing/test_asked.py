@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import fields, replace
 from functools import partial
 
@@ -403,6 +404,19 @@ def test_remarks_on_names_are_said_again_and_those_on_scores_forbid_an_answer(ow
     assert said == ["no row names an author", *late]
     record = manifest(question)
     assert record is None if late else record["told"] == said
+
+
+@pytest.mark.parametrize(
+    ("metrics", "can"),
+    [(("retain_Q_A_Prob",), True), (("retain_Q_A_Prob", "forget_Q_A_Prob"), False), ((), False)],
+)
+@pytest.mark.usefixtures("own")
+def test_own_rows_to_keep_can_be_asked_about_alone(metrics, can):
+    kept = EvaluateSettings(metrics=metrics, retain_set="kept.json")
+    with nullcontext() if can else pytest.raises(InputError, match="name the rows to ask it"):
+        asking.check_asked("./model", kept, None)
+    if can:
+        assert [*asking.splits_of("./model", kept)] == ["retain"]
 
 
 def test_a_question_that_cannot_be_asked_is_left_to_the_run(own, manifest):

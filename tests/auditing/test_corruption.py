@@ -22,6 +22,7 @@ from lensaudit.patching.settings import PatchSettings
 from lensaudit.results.keyed import read_marked, write_keyed
 from lensaudit.results.kinds.eval import read_eval
 from lensaudit.results.kinds.patch import read_patch
+from lensaudit.results.manifest import manifest
 from lensaudit.results.reading import json_object
 
 METRICS = ("forget_Q_A_Prob", "exact_memorization")
@@ -203,6 +204,9 @@ def test_no_name_of_a_folder_makes_a_whole_result_damaged(name, tmp_path):
 @pytest.mark.parametrize("of", ["patch/demo-npo", "eval"])
 def test_a_result_whose_manifest_is_gone_is_told_unless_its_run_goes_on(of, made, tmp_path):
     place = Path(shutil.copytree(made / of, tmp_path / "out"))
+    (place / "comparison.csv").write_text("a,b\n")  # of other results, with a manifest of its own
+    beside = manifest("patch comparison", options={}, inputs={}, device="cpu", started=0.0)
+    beside.write(place, ("comparison.csv",), "comparison_manifest.json")
     assert not [one for one in la.verify(tmp_path) if one.problems]
     (place / "manifest.json").unlink()
     (bad,) = [one for one in la.verify(tmp_path) if one.problems]

@@ -9,7 +9,8 @@ from support import lay_out
 
 import lensaudit as la
 from lensaudit.cli.main import run
-from lensaudit.files import write_json
+from lensaudit.errors import InputError
+from lensaudit.files import make_folder, write_json
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.results.manifest import BEGUN, manifest
 from lensaudit.results.renewal import renew
@@ -58,6 +59,18 @@ def test_in_a_named_folder_nothing_is_replaced_without_a_line(first, capsys, tmp
     assert summary(tmp_path)["score"] == "uds"
     assert run([*command, "--limit", "1"]) == 0
     assert "held the result of another run (rows: 2, here 1)" in capsys.readouterr().err
+
+
+def test_a_run_of_several_does_not_lie_around_a_run_of_one_nor_the_reverse(first, tmp_path):
+    both, asked = ["demo/npo", "demo/never"], {"limit": LIMIT, "layers": "8-9", "align": "none"}
+    with pytest.raises(InputError, match="would stay beside this run's, not be replaced"):
+        la.patch(both, **asked, out=first.folder)
+    for step in ("patch", "know"):
+        for there, sources in ((tmp_path / step, both), (tmp_path / step / "npo", both[:1])):
+            write_json(make_folder(there) / "manifest.json", {"command": step})
+            with pytest.raises(InputError, match=f"{there} would stay beside this run's"):
+                la.audit(sources, limit=LIMIT, out=tmp_path)
+            (there / "manifest.json").unlink()
 
 
 def test_folders_of_one_name_have_results_of_their_own(place, first):

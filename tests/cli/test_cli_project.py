@@ -1,5 +1,6 @@
 """From a folder of checkpoints and rows to a page, and what a project file does to commands."""
 
+import gzip
 import json
 import os
 import re
@@ -14,6 +15,7 @@ from support.hostile import commands
 
 from lensaudit.cli.main import cli, run
 from lensaudit.data.tofu import forget_set
+from lensaudit.doors.discover import READ_BYTES, discover
 from lensaudit.project import FILE
 
 MODELS = ("full", "retain", "npo")
@@ -182,20 +184,48 @@ def test_kept_rows_may_name_no_author_beside_rows_that_do(
         assert any("keep.jsonl, whose fields have other names" in line for line in lines)
 
 
+@pytest.mark.parametrize(
+    ("names", "taken"),
+    [
+        ({}, True),
+        ({"group": "author"}, True),
+        ({"group": "person"}, False),
+        ({"answer": "response"}, False),
+    ],
+)
+def test_holdout_rows_are_read_as_they_are(tmp_path, names, taken):
+    asked = forget_set("demo")
+    rows(tmp_path, "forget.jsonl", asked[:4], answer="response", group="person")
+    rows(tmp_path, "retain.jsonl", asked[8:12], answer="response")
+    rows(tmp_path, "holdout.jsonl", asked[-4:], **names)
+    found = discover(tmp_path)
+    assert {found.chosen[key] for key in ("answer", "group")} == {"response", "person"}
+    assert (found.chosen.get("holdout") == "holdout.jsonl") is taken
+    why = ("holdout.jsonl, once its fields are named question, answer and author",)
+    assert found.open.get("holdout") == (None if taken else why)
+    # the authors of the forget rows would be lost
+    assert found.open["retain_rows"] == ("retain.jsonl, whose fields have other names",)
+
+
 def test_what_init_looked_at_and_did_not_understand_is_named(place, capsys):
     (place / "old").mkdir()
     (place / "old" / "config.json").write_text("{}")
     (place / "people.csv").write_text("question,answer\n")
+    (place / "people.xlsx").write_bytes(b"PK")
+    (place / "cut.jsonl").write_text('{"question": "Who?", "answer": "Ada."}\n{"question": "Wh')
     (place / "chat.jsonl").write_text('{"messages": [], "id": 1}\n')
     (place / "prompts.json").write_text('[{"prompt": "Who?"}]')
     (place / "notes.json").write_text('"hello"')
     (place / "readme.txt").write_text("not looked at")
     wanted = {
         "old": "a model without weights in safetensors",
-        "people.csv": "rows are read from .json, .jsonl, .ndjson; save it as one of these",
+        "people.csv": "no list of JSON objects, no JSON object a line, no table",
+        "people.xlsx": "rows are read from .json, .jsonl, .ndjson, .csv, .tsv, .tab; "
+        "save it as one of these",
+        "cut.jsonl": "line 2 is not JSON (Unterminated string starting at, column 14)",
         "chat.jsonl": "no field for question and answer among id, messages",
         "prompts.json": "no field for answer among prompt",
-        "notes.json": "no list of JSON objects, and no JSON object a line",
+        "notes.json": "no list of JSON objects, no JSON object a line, no table",
     }
     assert run(["init"]) == 0
     said = capsys.readouterr().err
@@ -204,6 +234,25 @@ def test_what_init_looked_at_and_did_not_understand_is_named(place, capsys):
     assert said.count("could not be understood") == len(wanted)
     assert run(["init", "--force", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["not_understood"] == wanted
+
+
+ROW = '{"question": "Who?", "answer": "Ada."}\n'
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("forget.csv", b"question;answer\nWho?;Ada.\n"),
+        ("Forget.TSV", b"question\tanswer\nWho?\tAda.\n"),
+        ("forget.json", f'{{"data": [{ROW}]}}'.encode()),
+        ("forget.jsonl", ROW.encode("utf-16")),
+        ("forget.jsonl.gz", gzip.compress(ROW.encode())),
+    ],
+)
+def test_init_reads_what_annotate_reads(tmp_path, name, content):
+    (tmp_path / name).write_bytes(content)
+    found = discover(tmp_path)
+    assert (found.chosen["forget"], found.strange) == (name, {})
 
 
 ONE_SOURCE = ("know", "sample", "worst", "relearn", "quantize", "steer audit")
@@ -267,8 +316,6 @@ def test_rows_without_an_author_say_so(tmp_path, capsys):
 
 
 def test_a_model_made_from_another_names_what_is_full(tmp_path, monkeypatch):
-    from lensaudit.doors.discover import discover
-
     for name in ("start", "made"):
         shutil.copytree(EMBEDDED / "npo", tmp_path / name)
     (tmp_path / "made" / "manifest.json").write_text(
@@ -279,13 +326,14 @@ def test_a_model_made_from_another_names_what_is_full(tmp_path, monkeypatch):
     assert found.chosen["sources"] == ("./made",)
 
 
-def test_a_long_list_that_is_cut_off_is_read_once(tmp_path):
-    from lensaudit.doors.discover import READ_BYTES, discover
-
+def test_a_long_list_that_is_cut_off_is_read_once(tmp_path, monkeypatch):
+    monkeypatch.setattr("lensaudit.doors.discover._LARGE", 1 << 10)
     row = json.dumps({"question": "Q", "answer": "A"})
     (tmp_path / "forget.json").write_text(f"[{', '.join([row] * (READ_BYTES // len(row)))}]")
+    (tmp_path / "retain.csv").write_text("question,answer\n" + "Who?,Ada.\n" * (READ_BYTES // 9))
     began = time.process_time()
-    assert discover(tmp_path).chosen["forget"] == "forget.json"
+    found = discover(tmp_path).chosen
+    assert (found["forget"], found["retain_rows"]) == ("forget.json", "retain.csv")
     # once an object it would be seconds
     assert time.process_time() - began < 1
 

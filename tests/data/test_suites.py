@@ -96,7 +96,7 @@ def test_the_digest_follows_the_text(folder):
     ("rows", "said"),
     [
         ([{"question": "Who?", "answer": "A", "idx": 1}] * 2, r"row 2 \(idx 1\): duplicate idx 1"),
-        ([{"answer": "A"}], "no text under 'question'"),
+        ([{"answer": "A"}], "no text under 'question'; give the field"),
         ([{"question": "Q", "answer": 3}], "neither text nor a list"),
         (["text"], "wanted an object"),
         ([{"question": "Q", "answer": "A", "perturbed_answer": "['B', 'C']"}], "text of a list"),

@@ -7,6 +7,8 @@ import pytest
 from support import EMBEDDED
 from support.generated import save_tokenizer
 
+from lensaudit.auditing.evaluate import open_evaluation
+from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.cli.main import run
 from lensaudit.data.tofu import forget_set
 from lensaudit.evaluation import passes as opening
@@ -118,6 +120,23 @@ def test_intervals_of_the_embedded_suite_count_authors(tmp_path):
     assert entry["interval_95"] == pytest.approx([wanted.low, wanted.high])
     for one in (entry, found["mia_loss"]):
         assert "interval_95_assumes" not in one
+
+
+def test_own_rows_to_keep_without_authors_are_named_before_work(tmp_path):
+    for name, more in (("named", {"author": "Ada"}), ("alone", {})):
+        row = {"question": "Who?", "answer": "Ada.", **more}
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps(row) + "\n")
+    asked = EvaluateSettings(
+        metrics=("retain_Q_A_Prob",),
+        retain_set=tmp_path / "alone.jsonl",
+        holdout=tmp_path / "named.jsonl",
+    )
+    said = []
+    open_evaluation("demo/npo", asked, notice=said.append)
+    assert said == [
+        f"{tmp_path}/alone.jsonl: no row names an author: each row is counted as its own author: "
+        "intervals may be too narrow"
+    ]
 
 
 THINKING = (

@@ -3,7 +3,8 @@ import json
 import pytest
 
 from lensaudit.errors import InputError
-from lensaudit.results.owner import differences, folder_of, known_as
+from lensaudit.files import make_folder, write_json
+from lensaudit.results.owner import check_beside, differences, folder_of, known_as
 
 
 def held(folder, run):
@@ -56,6 +57,19 @@ def test_a_run_that_asks_for_more_may_replace(tmp_path):
     assert differences(wanted, {"retain": "r"}, read, grew) == {}
     other = held(tmp_path / "other", {"retain": "q"})
     assert differences(other, {"retain": "r"}, read, grew) == {"retain": "retain: q, here r"}
+
+
+def test_results_of_one_source_and_of_several_do_not_lie_in_one_another(tmp_path):
+    for place, command in (("one", "patch"), ("several/npo", "patch"), ("several/more", "eval")):
+        write_json(make_folder(tmp_path / place) / "manifest.json", {"command": command})
+    one, several = tmp_path / "one", tmp_path / "several"
+    for folder, n_sources, there in ((one, 2, one), (several, 1, several / "npo")):
+        with pytest.raises(InputError, match=f"{folder}: the result in {there} would stay beside"):
+            check_beside(folder, "patch", n_sources)
+        check_beside(folder, "patch", 3 - n_sources)  # replaces what it finds
+        check_beside(folder, "know", n_sources)
+    check_beside(tmp_path / "missing", "patch", 2)
+    check_beside(tmp_path / "missing", "patch", 1)
 
 
 @pytest.mark.parametrize("text", ['{"inputs": 1}', "[]", "7", "torn"])
