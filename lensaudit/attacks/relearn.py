@@ -18,7 +18,6 @@ from typing import Any, ClassVar
 
 import transformers
 
-from lensaudit.attacks.embedded import of_embedded_family
 from lensaudit.attacks.result import scored_in, taught_nothing
 from lensaudit.attacks.settings import (
     Relearning,
@@ -58,6 +57,7 @@ from lensaudit.settings import (
     shared,
 )
 from lensaudit.text import digest, slug
+from lensaudit.training.embedded import of_embedded_family
 from lensaudit.training.rows import (
     ENCODERS,
     TrainBatch,

@@ -19,7 +19,6 @@ from lensaudit.association.persons import PERSONS
 from lensaudit.attacks.arm import AttackedModel, AttackFindings, Hit
 from lensaudit.attacks.comparison import FACTS, Findings, compare
 from lensaudit.attacks.elicit import chosen, list_hash
-from lensaudit.attacks.embedded import of_embedded_family
 from lensaudit.attacks.people import PEOPLE, people_of, rows_of, said_of
 from lensaudit.attacks.registry import Attack, run_attack
 from lensaudit.attacks.result import WORST as COMMAND
@@ -59,6 +58,7 @@ from lensaudit.settings import (
     shared,
 )
 from lensaudit.text import digest
+from lensaudit.training.embedded import of_embedded_family
 
 ALGORITHM = 1
 """Raised when prompts, placebos or reading change."""

@@ -263,7 +263,8 @@ def print_summaries(found: "library.rtt_summary.Summarized", *, as_json: bool) -
 def unlearn(settings: UnlearnSettings, as_json: bool, dry_run: bool) -> None:
     """Unlearn a forget set by one of thirteen methods; float32 throughout, resumable.
 
-    Defaults are open-unlearning's for TOFU. Run the same command again to resume.
+    Defaults are open-unlearning's for TOFU, but norms and biases decay too, the first step has a
+    rate, and steps are rounded up. Run the same command again to resume.
     """
     if dry_run:
         say(

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from lensaudit import __version__
-from lensaudit.attacks.embedded import embedded_full
 from lensaudit.attacks.settings import Relearning, relearning_for
 from lensaudit.auditing.question import own_data
 from lensaudit.data.tofu import DEMO as DEMO_ROWS
@@ -28,6 +27,7 @@ from lensaudit.results.reading import checked, checked_as, json_object, part
 from lensaudit.results.roles import ModelRole
 from lensaudit.settings import Asked, Machine, NeutralRows, Place, Questions, plain
 from lensaudit.text import digest, slug
+from lensaudit.training.embedded import embedded_full
 
 COMMAND = "sweep"
 """Whose the folder of a plan is."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar
@@ -12,9 +13,10 @@ from lensaudit.data.tofu import DEMO, TOFU_PAIRS
 from lensaudit.errors import InputError
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import open_model
-from lensaudit.models.registry import default_data, is_demo
+from lensaudit.models.registry import default_data
 from lensaudit.results.owner import check_free
 from lensaudit.text import digest
+from lensaudit.training.embedded import of_embedded_family
 from lensaudit.training.methods import (
     COMMON,
     METHODS,
@@ -31,13 +33,12 @@ from lensaudit.training.rows import (
     UnlearnBatch,
     check_formats,
     check_lengths,
-    formats_of,
     idk_lines,
     load_rows,
     rows_hash,
     unlearn_batches,
 )
-from lensaudit.training.settings import UnlearnSettings
+from lensaudit.training.settings import FORMATS, UnlearnSettings
 from lensaudit.training.train import Recipe, TrainingRun, n_steps_of
 from lensaudit.training.trainee import TrainingJob, made_of, rate_of
 
@@ -61,8 +62,13 @@ class UnlearnJob(TrainingJob):
 
     @property
     def formats(self) -> tuple[Format, ...]:
-        """Form of the training rows."""
-        return formats_of(self.settings.formats, self.settings.model)
+        """Form of the training rows; the embedded family knows both."""
+        return FORMATS[self.settings.formats or ("both" if self.is_demo else "chat")]
+
+    @cached_property
+    def is_demo(self) -> bool:
+        """Whether the start model is of the embedded family, whatever it is called."""
+        return of_embedded_family(self.start)
 
     @property
     def sources(self) -> dict[str, str | None]:
@@ -120,7 +126,7 @@ class UnlearnJob(TrainingJob):
         epochs = method.n_epochs if how.epochs is None else how.epochs
         n_steps = how.steps or n_steps_of(n_epochs=epochs, **rows)
         n_warmup = n_steps_of(n_epochs=how.warmup_epochs, **rows)
-        default = rate_of(DEMO_LR if is_demo(how.model) else method.lr, self.lora)
+        default = rate_of(DEMO_LR if self.is_demo else method.lr, self.lora)
         return Recipe(
             n_steps=n_steps,
             lr=default if how.lr is None else how.lr,

@@ -22,11 +22,10 @@ from lensaudit.data.tofu import DEMO, TOFU_HUB, TOFU_PAIRS
 from lensaudit.errors import InputError
 from lensaudit.files import read_text
 from lensaudit.groups import group_of
-from lensaudit.models.registry import is_demo
 from lensaudit.models.sizes import context_of
 from lensaudit.text import digest, parse_json
 from lensaudit.training.losses import IGNORED, Labels
-from lensaudit.training.settings import FORMATS, Format, Formats
+from lensaudit.training.settings import Format
 from lensaudit.types import Movable, PosMask, Tokens, padded_rows
 
 _WANTED = "wanted per row: question, answer; optional prefix, alternate (other answers)"
@@ -158,11 +157,6 @@ def raw_sample(tokenizer: Any, row: Fact) -> Encoding:
 
 
 ENCODERS: dict[Format, Callable[[Any, Fact], Encoding]] = {"chat": chat_sample, "raw": raw_sample}
-
-
-def formats_of(named: Formats | None, model: str) -> tuple[Format, ...]:
-    """How rows are written; the embedded family knows both forms."""
-    return FORMATS[named or ("both" if is_demo(model) else "chat")]
 
 
 def check_formats(tokenizer: Any, formats: Sequence[Format], name: str) -> None:

@@ -39,7 +39,11 @@ B = TypeVar("B")
 
 @dataclass(frozen=True)
 class Recipe:
-    """How long and how fast; with the data and the start weights it determines the result."""
+    """How long and how fast; with the data and the start weights it determines the result.
+
+    Two details are not those of transformers' `Trainer`, on which open-unlearning runs: norms and
+    biases decay too, and the rise starts one step on, as a first step at rate 0 would move nothing.
+    """
 
     n_steps: int
     """Optimiser steps."""
@@ -143,6 +147,9 @@ class TrainingRun(Generic[B]):
 
 def n_steps_of(n_samples: int, *, n_epochs: float, batch_size: int, n_accumulate: int) -> int:
     """Optimiser steps of so many passes over the samples; at least one.
+
+    Batches left over by a pass join those of the next, and steps are rounded up once. transformers'
+    `Trainer` rounds in each pass: 4.45 down, 5 up.
 
     >>> n_steps_of(367, n_epochs=10.0, batch_size=8, n_accumulate=4)
     115

@@ -14,10 +14,12 @@ import torch
 from support import EMBEDDED
 
 import lensaudit as la
+from lensaudit.attacks.effort import runs
 from lensaudit.attacks.effort.arms import held_out
 from lensaudit.attacks.effort.curve import chosen, effort_at, judged_by, last_read, readings
-from lensaudit.attacks.effort.runs import flop_per_token, prepare, tokens_at
+from lensaudit.attacks.effort.runs import DEMO_LRS, flop_per_token, prepare, tokens_at
 from lensaudit.attacks.rtt.readout import read
+from lensaudit.attacks.rtt.study import LRS
 from lensaudit.attacks.settings import EffortSettings
 from lensaudit.cli.main import run as lensaudit
 from lensaudit.data.neutral import wording
@@ -203,6 +205,21 @@ def test_tokens_and_flop_are_those_of_the_batches(tmp_path):
     # six per weight and token; the norms' weights are the rest
     assert flop_per_token(full, frozen=False) == pytest.approx(6 * weights, rel=0.01)
     assert flop_per_token(full, frozen=True) == pytest.approx(4 * weights, rel=0.01)
+
+
+def test_rates_follow_from_full_in_whatever_order_or_by_whatever_name_sources_come(monkeypatch):
+    settings = EffortSettings(
+        arms=("T",), full="demo/full", retain=("demo/retain",), data="demo", steps=2, limit=16
+    )
+    names = ("demo/npo", str(EMBEDDED / "idknll"))
+
+    def rates():
+        asked = (names, names[::-1], names[1:])
+        return [tuple(one.lr for one in prepare(some, settings, None).rates) for some in asked]
+
+    assert rates() == [DEMO_LRS] * 3
+    monkeypatch.setattr(runs, "of_embedded_family", lambda _: False)
+    assert rates() == [LRS] * 3
 
 
 @pytest.fixture(scope="module")

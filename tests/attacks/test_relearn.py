@@ -12,7 +12,6 @@ from support.tolerance import NATS
 
 import lensaudit as la
 from lensaudit.attacks import relearn as room
-from lensaudit.attacks.embedded import of_embedded_family
 from lensaudit.attacks.relearn import (
     RelearnJob,
     prepare,
@@ -29,6 +28,7 @@ from lensaudit.models.checkpoint import open_model
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.sweep.plan import UnitConditions, planned, relearned_rows, relearning_of
+from lensaudit.training.embedded import of_embedded_family
 from lensaudit.training.rows import finetune_batches, load_rows, rows_hash
 from lensaudit.verdict.collect import verdicts
 from tools.demo_family.tokenizer import train_tokenizer

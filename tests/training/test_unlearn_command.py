@@ -4,16 +4,19 @@ What its folder has in common with those of `relearn` is in attacks/test_attack_
 """
 
 import json
+import shutil
 
 import pytest
 import torch
 from safetensors.torch import load_file
-from support import llama_of
+from support import EMBEDDED, llama_of
 
 from lensaudit.cli.main import run
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.training import trainee
+from lensaudit.training.job import DEMO_LR, prepare
 from lensaudit.training.methods import METHODS, method_named
+from lensaudit.training.settings import UnlearnSettings
 from tools.demo_family.tokenizer import train_tokenizer
 from tools.demo_family.world import make_world
 
@@ -109,6 +112,25 @@ def test_what_is_not_given_is_what_was_published(method, place, tmp_path, capsys
         assert f"\n{n_steps} steps of 1 x 2 rows" in plan
     assert f"lr {lr:g} after 0 steps" in plan
     assert not (tmp_path / "m").exists()
+
+
+def test_one_folder_is_one_job_by_whatever_name(place, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(place / "start", "demo/mix")
+    shutil.copytree(EMBEDDED / "npo", "copy")
+
+    def jobs(*names):
+        rows = {"data": str(place / "forget.json"), "retain_data": str(place / "retain.json")}
+        given = {**rows, "method": "NPO", "out": tmp_path / "m", "device": "cpu"}
+        return [prepare(UnlearnSettings(model=name, **given)) for name in names]
+
+    for names, formats, lr in (
+        (("demo/mix", "./demo/mix"), ("chat",), 1e-5),
+        (("demo/npo", "./copy"), ("raw", "chat"), DEMO_LR),
+    ):
+        one, other = jobs(*names)
+        assert one.key == other.key
+        assert (one.formats, one.recipe.lr) == (formats, lr)
 
 
 def test_an_interrupted_run_resumes_to_the_same_bits(place, tmp_path, monkeypatch):

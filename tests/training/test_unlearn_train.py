@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 from support import tiny_model
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, get_linear_schedule_with_warmup
 
 from lensaudit.data.chat import Encoding
 from lensaudit.errors import InputError, WorkError
@@ -103,6 +103,17 @@ def test_one_step_is_adamw_by_hand(start):
     moved = model.lm_head.weight - start.lm_head.weight
     big = gradient.abs() > 1e-4
     torch.testing.assert_close(moved[big], -1e-3 * gradient[big].sign(), rtol=1e-2, atol=0)
+
+
+def test_norms_decay_as_matrices_do(start):
+    ends = []
+    for decay in (0.0, 0.5):
+        model = copy_of(start)
+        train(model, run_of(recipe=Recipe(1, 1e-3, schedule="constant", weight_decay=decay)))
+        ends.append(model.state_dict())
+    for name, weight in start.named_parameters():
+        lost = ends[0][name] - ends[1][name]
+        torch.testing.assert_close(lost, 1e-3 * 0.5 * weight.detach(), rtol=1e-3, atol=1e-7)
 
 
 def test_accumulated_gradients_are_averaged(start):
@@ -228,6 +239,20 @@ def test_the_learning_rate_rises_to_its_peak_and_falls_to_zero():
     held = dataclasses.replace(recipe, schedule="constant")
     assert [held.lr_at(step) for step in range(4)] == [4.0, 8.0, 8.0, 8.0]
     assert dataclasses.replace(recipe, n_warmup=0).lr_at(0) == 8.0
+
+
+def test_the_rate_rises_a_step_before_that_of_transformers_and_falls_with_it():
+    theirs = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=8.0)
+    schedule = get_linear_schedule_with_warmup(theirs, 4, 12)
+    rates = []
+    for _ in range(12):
+        rates.append(theirs.param_groups[0]["lr"])
+        theirs.step()
+        schedule.step()
+    recipe = Recipe(n_steps=12, lr=8.0, n_warmup=4)
+    ours = [recipe.lr_at(step) for step in range(12)]
+    assert rates[:5] == [0.0, 2.0, 4.0, 6.0, 8.0]
+    assert ours == pytest.approx(rates[1:5] + rates[4:])
 
 
 def test_a_model_with_weights_that_are_not_finite_is_not_saved(tmp_path):

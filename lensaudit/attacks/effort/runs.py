@@ -43,10 +43,7 @@ from lensaudit.models.checkpoint import Checkpoint, config_of, load_tokenizer
 from lensaudit.models.device import resolve_device, resolve_dtype
 from lensaudit.models.family import open_family
 from lensaudit.models.likeness import check_same_shape
-from lensaudit.models.registry import (
-    default_data,
-    is_demo,
-)
+from lensaudit.models.registry import default_data
 from lensaudit.models.sizes import sizes_on_disk
 from lensaudit.progress import Notice, Tell, unheard
 from lensaudit.results.kinds.effort import EffortArm, EffortRecord, TrainingRate
@@ -57,6 +54,7 @@ from lensaudit.results.run_log import tell_replaced
 from lensaudit.scores.intervals import typical_size
 from lensaudit.scores.recovery import Arms
 from lensaudit.settings import plain
+from lensaudit.training.embedded import of_embedded_family
 from lensaudit.training.rows import check_lengths, in_epochs
 from lensaudit.training.trainee import (
     check_memory,
@@ -188,11 +186,11 @@ def prepare(
     for place in folders.values():
         check_free(place, COMMAND, FILES)
     settings = replace(settings, arms=tuple(dict.fromkeys(settings.arms)) or ("T", "neutral"))
-    rates = _rates(settings, names[0])
     full, opened, never = open_family(
         names, settings.full, settings.retain or None, settings.registry
     )
     check_same_shape(full, *never.values(), *opened.values(), notice=notice)
+    rates = _rates(settings, full)
     check_rank(full, max(one.rank for one in rates))
     device = resolve_device(settings.device)
     dtype = _dtype(settings, device, notice)
@@ -217,7 +215,7 @@ def prepare(
     return ready
 
 
-def _rates(settings: EffortSettings, name: str) -> tuple[TrainingRate, ...]:
+def _rates(settings: EffortSettings, full: Checkpoint) -> tuple[TrainingRate, ...]:
     """What the attacker tries: every learning rate with every rank, 0 for all weights.
 
     Raises:
@@ -231,7 +229,8 @@ def _rates(settings: EffortSettings, name: str) -> tuple[TrainingRate, ...]:
         if not all(one.strip().isdecimal() and int(one) > 0 for one in parts):
             raise InputError(f"--lora {settings.lora}: wanted whole numbers above 0, like 4,16")
         ranks = sorted({int(one) for one in parts})
-    usual = [rate_of(one, settings.lora) for one in (DEMO_LRS if is_demo(name) else LRS)]
+    lrs = DEMO_LRS if of_embedded_family(full) else LRS
+    usual = [rate_of(one, settings.lora) for one in lrs]
     return tuple(TrainingRate(*one) for one in product(sorted({*settings.lrs} or usual), ranks))
 
 

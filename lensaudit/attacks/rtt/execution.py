@@ -7,7 +7,6 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any, Literal
 
-from lensaudit.attacks.embedded import of_embedded_family
 from lensaudit.attacks.exchange import undo_exchange
 from lensaudit.attacks.result import study_folder
 from lensaudit.attacks.rtt.data import Dataset, handled, load_mcq, save_mcq
@@ -60,6 +59,7 @@ from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results.manifest import manifest, package_versions
 from lensaudit.results.owner import check_free, claim
 from lensaudit.settings import plain
+from lensaudit.training.embedded import of_embedded_family
 from lensaudit.training.rows import check_lengths
 from lensaudit.training.train import Recipe, checked_pattern
 from lensaudit.training.trainee import check_memory
