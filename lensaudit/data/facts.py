@@ -22,7 +22,6 @@ from lensaudit.groups import (
     normalised,
     own_group,
 )
-from lensaudit.results.reading import part
 from lensaudit.settings import Place, Seam
 from lensaudit.text import digest
 
@@ -170,15 +169,12 @@ def spans_of(examples: Sequence[Fact]) -> dict[Origin, int]:
 
 def _fact_problems(row: Any) -> list[str]:
     """What is wrong with one annotated row by itself."""
-    marks, span = get_args(Origin), part(row).get("span", "reviewed")
-    if problems := [
-        *row_problems(row, ("idx", "question", "answer", "prefix", entity_key(row))),
-        *([] if span in marks else [f"span is {brief(span)}, wanted {' or '.join(marks)}"]),
-        *relation_problems(row),
-        *list_problems(row, LISTS),
-        *further_problems(row),
-        *candidate_problems(row),
-    ]:
+    problems = row_problems(row, ("idx", "question", "answer", "prefix", entity_key(row)))
+    if isinstance(row, Mapping) and row.get("span", "reviewed") not in get_args(Origin):
+        problems.append(f"span is {brief(row['span'])}, wanted {' or '.join(get_args(Origin))}")
+    problems += relation_problems(row) + list_problems(row, LISTS)
+    problems += further_problems(row) + candidate_problems(row)
+    if problems:
         return problems
     # the entity must be found where spans are looked for: in the answer, after the prefix
     answer, prefix, key = row["answer"], row["prefix"], entity_key(row)
@@ -241,7 +237,7 @@ _LIST = re.compile(r"""\[\s*['"].*['"]\s*,?\s*\]""", re.DOTALL)
 
 def further_problems(row: Any) -> list[str]:
     """What is wrong with the texts in the columns of one row that attacks read."""
-    held = part(row)
+    held = {name: row.get(name) for name in FURTHER} if isinstance(row, Mapping) else {}
     problems = {
         "aliases holds a text without a letter or digit": not all(
             any(map(str.isalnum, one)) for one in texts_of(held.get("aliases"))
@@ -253,7 +249,7 @@ def further_problems(row: Any) -> list[str]:
 
 def relation_problems(row: Any) -> list[str]:
     """What is wrong with the relation of one row, where it says one."""
-    relation = part(row).get("relation")
+    relation = row.get("relation") if isinstance(row, Mapping) else None
     usable = relation is None or (isinstance(relation, str) and relation.strip())
     return [] if usable else [f"relation is {brief(relation)}, wanted text"]
 

@@ -170,9 +170,13 @@ def neutral_rows(
     more = kept(ordinary, len(fit) + len(validity or ()))
     taken, read = {row.group for row in for_validity}, set(map(_text, (*for_validity, *more)))
     others = [row for row in first if row.group not in taken]
-    theirs = [row for row in first if validity is not None and row.group in taken]
     left_out += [(row.idx, "it is read for validity") for row in others if _text(row) in read]
-    left_out += [(row.idx, "its author is one of the validity rows'") for row in theirs]
+    if validity is not None:
+        left_out += [
+            (row.idx, "its author is one of the validity rows'")
+            for row in first
+            if row.group in taken
+        ]
     for_fit = tuple(row for row in others if _text(row) not in read)
     return Neutral(for_fit, tuple(for_validity), tuple(more), tuple(left_out))
 

@@ -182,8 +182,10 @@ def _twice(rows: Sequence[SourceRow]) -> Iterator[str]:
     """Facts that stand there twice: they would be counted twice."""
     first: dict[tuple[str, ...], str] = {}
     for where, row in rows:
-        fact = normalised(row["question"]), normalised(row.get(entity_key(row)) or row["answer"])
-        if (there := first.setdefault(fact, where)) != where:
+        texts = row["question"], row.get(entity_key(row)) or row["answer"]
+        fact = tuple(map(normalised, texts))
+        there = first.setdefault(fact, where)
+        if there != where:
             yield f"{where}: is the fact of {there}; leave one of them out"
 
 
@@ -227,18 +229,12 @@ def row_problems(row: Any, keys: Sequence[str] = ("question", "answer")) -> list
     if not isinstance(row, Mapping):
         return [f"found {_kind(row)}, wanted an object"]
     missing = [key for key in keys if key not in row]
-    problems = {
-        f"no {', '.join(missing)} ({_keys(row)})": missing,
-        f"idx is {brief(row.get('idx'))}, wanted a whole number >= 0": (
-            "idx" in row and row_idx(row) is None
-        ),
-    }
+    problems = [f"no {', '.join(missing)} ({_keys(row)})"] if missing else []
+    if "idx" in row and row_idx(row) is None:
+        problems.append(f"idx is {brief(row['idx'])}, wanted a whole number >= 0")
     texts = [key for key in keys if key in row and key != "idx"]
-    return [
-        *(problem for problem, holds in problems.items() if holds),
-        *(problem for key in texts for problem in _text_problems(row[key], key)),
-        *filter(None, [group_problem(row)]),
-    ]
+    problems += [one for key in texts for one in _text_problems(row[key], key)]
+    return [*problems, problem] if (problem := group_problem(row)) else problems
 
 
 def _text_problems(value: Any, key: str) -> list[str]:

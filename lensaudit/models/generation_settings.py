@@ -36,9 +36,10 @@ def obeyed(checkpoint: Checkpoint) -> Mapping[str, Any]:
     says, whose hash is part of the weights' already.
     """
     given = generation_config_of(checkpoint)
+    changed = given.to_diff_dict().items()
     found = {
         key: value
-        for key, value in given.to_diff_dict().items()
+        for key, value in changed
         if key not in _INERT and not key.startswith(("output_", "return_"))
     }
     own = getattr(config_of(checkpoint).get_text_config(), "eos_token_id", None)

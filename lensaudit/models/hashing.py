@@ -130,8 +130,8 @@ def tokenizer_hash(folder: Path) -> str:
     template = folder / "chat_template.jinja"
     said = read_text(template) if template.is_file() else config.get("chat_template")
     # of a class that tokenizer_config.json does not name, config.json decides
-    model = json_object(folder / "config.json")
-    chosen = {key: model[key] for key in ("model_type", "tokenizer_class") if key in model} | config
+    model = json_object(folder / "config.json").items()
+    chosen = {key: one for key, one in model if key in ("model_type", "tokenizer_class")} | config
     rest = {
         key: value
         for key, value in _but(chosen, _INERT_TOKENIZER).items()

@@ -34,12 +34,11 @@ def check_same_shape(*checkpoints: Checkpoint, notice: Callable[[str], None] | N
         InputError: depth, width, vocabulary or tokenizer differ; names all differences.
     """
     wanted, *others = checkpoints
-    shape = {"n_layers": "layers", "d_model": "width", "d_vocab": "vocabulary"}
     differences = [
         f"{found.spec.name}: {label} {getattr(found, field)}, "
         f"but {wanted.spec.name} has {getattr(wanted, field)}"
         for found in others
-        for field, label in shape.items()
+        for field, label in _SHAPE.items()
         if getattr(found, field) != getattr(wanted, field)
     ]
     differences += [
@@ -60,14 +59,15 @@ def check_same_shape(*checkpoints: Checkpoint, notice: Callable[[str], None] | N
 
 def misfit(source: Checkpoint, full: Checkpoint) -> str | None:
     """Why a stream of one model cannot replace the other's unchanged; None where it can."""
-    reasons = {
-        f"its stream ({source.n_layers} layers of {source.d_model}) does not fit that of full "
-        f"({full.n_layers} of {full.d_model})": (
-            (source.n_layers, source.d_model) != (full.n_layers, full.d_model)
-        ),
-        "its tokenizer is not that of full": not same_tokenizer(source, full),
-    }
-    return ", and ".join(reason for reason, holds in reasons.items() if holds) or None
+    why = []
+    if (source.n_layers, source.d_model) != (full.n_layers, full.d_model):
+        why.append(
+            f"its stream ({source.n_layers} layers of {source.d_model}) does not fit that of full "
+            f"({full.n_layers} of {full.d_model})"
+        )
+    if not same_tokenizer(source, full):
+        why.append("its tokenizer is not that of full")
+    return ", and ".join(why) or None
 
 
 def same_tokenizer(one: Checkpoint, other: Checkpoint) -> bool:
@@ -138,3 +138,10 @@ def differing_settings(*checkpoints: Checkpoint) -> str | None:
         if found.get(key) != wanted.get(key)
     ]
     return "; ".join(dict.fromkeys(said)) or None
+
+
+_SHAPE = {
+    "n_layers": "layers",
+    "d_model": "width",
+    "d_vocab": "vocabulary",
+}

@@ -86,7 +86,8 @@ class ModelSpec:
     @property
     def alias(self) -> dict[str, str]:
         """The meaning of a short name, for a manifest: here, and in another document."""
-        return {key: one for key in ("alias_of", "elsewhere") if (one := getattr(self, key))}
+        said = {"alias_of": self.alias_of, "elsewhere": self.elsewhere}
+        return {key: one for key, one in said.items() if one}
 
 
 Registry = Mapping[str, ModelSpec]

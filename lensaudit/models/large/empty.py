@@ -38,10 +38,8 @@ def dtypes_of(model: Any, dtype: torch.dtype) -> dict[str, torch.dtype]:
     A class keeps some in float32: what chooses experts, a few norms (`_keep_in_fp32_modules`). Of
     the others each has the type it was made in (transformers 5.23, `core_model_loading`).
     """
-    kept = {
-        re.compile(pattern.replace("*", ".*")): own
-        for pattern, own in model._get_dtype_plan(dtype).items()
-    }
+    plan = model._get_dtype_plan(dtype)
+    kept = {re.compile(pattern.replace("*", ".*")): own for pattern, own in plan.items()}
     return {
         name: next((own for one, own in kept.items() if one.search(name)), tensor.dtype)
         for name, tensor in model.state_dict().items()

@@ -198,6 +198,11 @@ class Placement:
     """There is room for a further block: it is read while another one computes."""
 
     @property
+    def n_all(self) -> int:
+        """Bytes of all weights."""
+        return self.rest + sum(self.sizes)
+
+    @property
     def least(self) -> int:
         """Bytes that have to be on the device at one time."""
         return self.rest + max(self.sizes, default=0)
@@ -252,14 +257,14 @@ def placed(whole: Placement, free: Mapping[str, int | None], *, leave: int) -> P
         free: bytes by device, in the order in which they are filled; None: not known.
         leave: bytes of each to be left for activations.
     """
-    device, least, n_all = whole.device, whole.least, whole.rest + sum(whole.sizes)
+    device, least = whole.device, whole.least
     on_device = free[device]
-    if on_device is None or n_all + leave <= on_device:
+    if on_device is None or whole.n_all + leave <= on_device:
         return whole
     # of what is to be left, libraries and models that ran before may have their part already
     if least + max(0, planned_bytes(leave)) > on_device:
         # without blocks at rest elsewhere nothing has to be brought, and activations may be few
-        return whole if n_all <= on_device else None
+        return whole if whole.n_all <= on_device else None
     room = {device: on_device - leave - BESIDE * least}
     room |= {one: (n or 0) - leave for one, n in free.items() if one != device}
     blocks = _resting(whole.sizes, room)
