@@ -91,7 +91,8 @@ class Fact:
     @property
     def further(self) -> dict[str, tuple[str, ...]]:
         """Columns for attacks that the row has, by field."""
-        return {name: texts for name in FURTHER.values() if (texts := getattr(self, name))}
+        held = {name: getattr(self, name) for name in FURTHER.values()}
+        return {name: texts for name, texts in held.items() if texts}
 
     @property
     def continuation(self) -> str:
@@ -238,20 +239,20 @@ _LIST = re.compile(r"""\[\s*['"].*['"]\s*,?\s*\]""", re.DOTALL)
 def further_problems(row: Any) -> list[str]:
     """What is wrong with the texts in the columns of one row that attacks read."""
     held = {name: row.get(name) for name in FURTHER} if isinstance(row, Mapping) else {}
-    problems = {
-        "aliases holds a text without a letter or digit": not all(
-            any(map(str.isalnum, one)) for one in texts_of(held.get("aliases"))
-        ),
-        "two_hop_answer without two_hop": held.get("two_hop_answer") and not held.get("two_hop"),
-    }
-    return [problem for problem, holds in problems.items() if holds]
+    problems = []
+    if any(not any(map(str.isalnum, one)) for one in texts_of(held.get("aliases"))):
+        problems.append("aliases holds a text without a letter or digit")
+    if held.get("two_hop_answer") and not held.get("two_hop"):
+        problems.append("two_hop_answer without two_hop")
+    return problems
 
 
 def relation_problems(row: Any) -> list[str]:
     """What is wrong with the relation of one row, where it says one."""
     relation = row.get("relation") if isinstance(row, Mapping) else None
-    usable = relation is None or (isinstance(relation, str) and relation.strip())
-    return [] if usable else [f"relation is {brief(relation)}, wanted text"]
+    if relation is None or (isinstance(relation, str) and relation.strip()):
+        return []
+    return [f"relation is {brief(relation)}, wanted text"]
 
 
 def _fact(row: Mapping[str, Any], idx: int) -> Fact:

@@ -76,9 +76,8 @@ def read_rows(path: Path) -> tuple[list[SourceRow], list[str]]:
         rows, problems = _read_lines(text)
     if "\\ud" not in text.lower():  # an escape is the only way in: the file is UTF-8
         return rows, problems
-    broken = sorted(
-        where for where, value in rows if _SURROGATE.search(json.dumps(value, ensure_ascii=False))
-    )
+    dumped = {where: json.dumps(value, ensure_ascii=False) for where, value in rows}
+    broken = sorted(where for where, one in dumped.items() if _SURROGATE.search(one))
     sound = [row for row in rows if row[0] not in broken]
     return sound, [*problems, *(f"{where} holds {_HALF}" for where in broken)]
 

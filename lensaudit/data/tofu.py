@@ -135,9 +135,8 @@ def load_forget10(
             f"{source}: {len(missing)} of the {len(table)} annotated rows are missing: idx "
             f"{_listed(missing)}"
         )
-    if changed := [
-        row.idx for row in table if (row.question, row.answer) != _hashes(*by_idx[row.idx])
-    ]:
+    changed = [row.idx for row in table if (row.question, row.answer) != _hashes(*by_idx[row.idx])]
+    if changed:
         raise InputError(
             f"{source}: {len(changed)} rows hold another question or answer than the annotated "
             f"{TOFU_HUB} rows: idx {_listed(changed)}; give them as an annotated file"

@@ -37,11 +37,11 @@ def with_sound_rows(name: str, entry: MetricResult, where: object) -> MetricResu
 
 
 def _sound(entry: MetricResult, where: str, wanted: Iterable[str] = ()) -> MetricResult:
-    gaps = {
-        idx: why
-        for idx, record in entry.records.items()
-        if (why := _gap(record, wanted, f"{where} row {idx}"))
-    }
+    gaps = dict[int, str]()
+    for idx, record in entry.records.items():
+        _check(record, f"{where} row {idx}")
+        if why := _gap(record, wanted):
+            gaps[idx] = why
     kept = {idx: one for idx, one in entry.records.items() if idx not in gaps}
     return replace(entry, records=kept, unscored={**entry.unscored, **gaps})
 
@@ -60,9 +60,8 @@ def _check(record: Record, where: str) -> None:
                 raise InputError(f"{where}: {field}: found {one!r:.40}, wanted {wanted}")
 
 
-def _gap(record: Record, wanted: Iterable[str], where: str) -> str | None:
+def _gap(record: Record, wanted: Iterable[str]) -> str | None:
     """Why a row has no score; None where all its numbers are there, and the wanted ones."""
-    _check(record, where)
     if lacking := [field for field in wanted if field not in record]:
         return f"its record has no {lacking[0]}"
     known = {field: alternatives(value) for field, value in record.items()}

@@ -54,11 +54,8 @@ class Read:
 
     def tuned(self, values: Mapping[str, Any]) -> "Read":
         """The same of the split as these options want it: other rows, tokens or batches."""
-        acting = {
-            "data": self.kind != "patched",
-            "max_new_tokens": self.kind in GENERATED,
-            "batch_size": self.kind not in ("patched", "gradient"),
-        }
+        acting = {"data": self.kind != "patched", "max_new_tokens": self.kind in GENERATED}
+        acting["batch_size"] = self.kind not in ("patched", "gradient")
         how = tuple((name, value) for name, value in values.items() if acting.get(name))
         said = ",".join(f"{name}={value}" for name, value in how)
         return replace(self, split=f"{self.split}[{said}]", how=how) if how else self

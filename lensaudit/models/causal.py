@@ -123,7 +123,8 @@ def _check_head(name: str, model: Any) -> None:
     """Every row of the head is finite: of one that is not, no cache and no hook has a sign."""
     weight = model.get_output_embeddings().weight
     # sums need no mask of the head's size; those of float16 run over
-    if bad := (~weight.sum(1, dtype=torch.float32).isfinite()).nonzero().flatten().tolist():
+    bad = (~weight.sum(1, dtype=torch.float32).isfinite()).nonzero().flatten().tolist()
+    if bad:
         raise InputError(
             f"{name}: row {bad[0]} of the head holds NaN or infinity ({len(bad)} of "
             f"{len(weight)} rows do); fetch or save the checkpoint again"

@@ -365,7 +365,8 @@ def _attention(attention: Any, at: int, parts: Parts, config: Any) -> Attention:
     d_head = getattr(attention, "head_dim", None) or config.hidden_size // n_heads
     q, k, v = _projections(attention, parts, n_heads, d_head, config)
     q_norm, k_norm = (bare(getattr(attention, name, None)) for name in _QK_NORM)
-    window = getattr(attention, "sliding_window", config.sliding_window if parts.window else None)
+    default = config.sliding_window if parts.window else None
+    window = getattr(attention, "sliding_window", default)
     turned = window is not None or not parts.rope_in_windows
     ropes = (
         getattr(config, "rope_parameters", None) if getattr(attention, "use_rope", True) else None

@@ -85,7 +85,8 @@ def tokenization(checkpoint: Checkpoint) -> str:
     Raises:
         InputError: the tokenizer cannot be loaded.
     """
-    known = ["tokenization", checkpoint.tokenizer, version("tokenizers"), version("transformers")]
+    versions = [version(one) for one in ("tokenizers", "transformers")]
+    known = ["tokenization", checkpoint.tokenizer, *versions]
     return remembered_of(known, lambda: _tokenization(checkpoint))
 
 

@@ -259,7 +259,7 @@ def resolve(name: str, registry: Registry) -> ModelSpec:
         raise InputError(f"{name}: {base} is a folder, which has no revisions; name {base}")
     if spec.local is not None:
         return _checked_folder(spec, spec.local)
-    return replace(spec, name=name, revision=_revision(name)) if at else spec
+    return replace(spec, name=name, revision=_checked_revision(name, revision)) if at else spec
 
 
 def _with_adapter(name: str, registry: Registry) -> ModelSpec:
@@ -281,15 +281,16 @@ def _with_adapter(name: str, registry: Registry) -> ModelSpec:
 def _adapter_spec(place: str, parent: Path) -> ModelSpec:
     """The spec of an adapter in a folder, relative to `parent`, or on the Hub."""
     folder = Path(os.path.abspath(parent / os.path.expanduser(place)))
-    repo = place.partition("@")[0]
+    repo, at, revision = place.partition("@")
     if not os.path.exists(folder) and _HUB_ID.fullmatch(repo):
-        return ModelSpec(place, repo, _revision(place), "unlearned", "LoRA")
+        revision = _checked_revision(place, revision) if at else "main"
+        return ModelSpec(place, repo, revision, "unlearned", "LoRA")
     return ModelSpec(place, str(folder), None, "unlearned", "LoRA", local=folder)
 
 
 def _from_hub(name: str, registry: Registry) -> ModelSpec:
     """A spec for a repository outside the registry, or the error for what is none."""
-    repo = name.partition("@")[0]
+    repo, at, revision = name.partition("@")
     # as only paths are written: `./x`, `/x`, `~/x`, `a/b/c`, `x/`, or with a backslash
     if name.startswith((".", "/", "~")) or repo.count("/") > 1 or name.endswith(("/", "\\")):
         raise InputError(f"{name}: no such folder; a folder with config.json is wanted")
@@ -305,15 +306,14 @@ def _from_hub(name: str, registry: Registry) -> ModelSpec:
             f"unknown model {name[:200]!r}; {hint}`lensaudit models` lists all names, and "
             "organisation/name or a folder works too"
         )
-    return ModelSpec(name, repo, _revision(name), "unlearned", None)
+    revision = _checked_revision(name, revision) if at else "main"
+    return ModelSpec(name, repo, revision, "unlearned", None)
 
 
-def _revision(name: str) -> str:
-    """The branch, tag or commit that a name says."""
-    _, at, revision = name.partition("@")
-    if at and not _REVISION.fullmatch(revision):
+def _checked_revision(name: str, revision: str) -> str:
+    if not _REVISION.fullmatch(revision):
         raise InputError(f"{name}: {revision!r} is not a revision; wanted a branch, tag or commit")
-    return revision or "main"
+    return revision
 
 
 def _checked_folder(spec: ModelSpec, folder: Path) -> ModelSpec:
@@ -459,11 +459,12 @@ def published() -> tuple[ModelSpec, ...]:
             name = group["name"].format(**{axis: _short(axis, one) for axis, one in named.items()})
             repo = f"{ORGANISATION}/{group['repo'].format(**named)}"
             found[name] = ModelSpec(name, repo, "main", group["role"], named.get("method"))
+    aliases = listed["aliases"].items()
     return (
         *found.values(),
         *(
             replace(found[to], name=one, alias_of=to, elsewhere=listed["elsewhere"].get(one))
-            for one, to in listed["aliases"].items()
+            for one, to in aliases
         ),
     )
 

@@ -91,8 +91,9 @@ class Estimate:
         >>> Estimate(0.5, 0.25, 0.75).spelled("uds")
         {'uds': 0.5, 'ci95': [0.25, 0.75], 'ci90': [0.25, 0.75]}
         """
-        pairs = {"ci95": self.ends, "ci90": self.one_sided}
-        return {name: self.value, **{key: pair and list(pair) for key, pair in pairs.items()}}
+        one_sided = self.one_sided
+        ends = {"ci95": self.ends and list(self.ends), "ci90": one_sided and list(one_sided)}
+        return {name: self.value, **ends}
 
     def around(self, value: float | None) -> "Estimate":
         """The same limits around a value that was summed in another order."""

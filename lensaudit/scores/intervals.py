@@ -237,7 +237,8 @@ def moments(columns: NDArray[np.float64], groups: Sequence[Hashable], unit: str)
     order: dict[Hashable, int] = {}
     member = np.array([order.setdefault(group, len(order)) for group in groups])
     if len(order) < FEWEST_GROUPS:
-        return f"{len(order)} {unit}{'s' * (len(order) != 1)}: no interval"
+        plural = "" if len(order) == 1 else "s"
+        return f"{len(order)} {unit}{plural}: no interval"
     if not np.isfinite(columns).all():
         return "a value is not finite: no interval"
     n, sizes = len(columns), np.bincount(member)

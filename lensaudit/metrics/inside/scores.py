@@ -108,7 +108,8 @@ def _controls(summary: PatchSummary) -> dict[str, Any]:
     if aligned.kind is None and uds is not None and uds < ALIGN_FROM:
         # so low that nothing has to be aligned: the depth itself
         values["uds_aligned"] = uds, None
-    return {"values": values, "why": {"uds_aligned": aligned.why, "uds_validity": validity.why}}
+    why = {"uds_aligned": aligned.why, "uds_validity": validity.why}
+    return {"values": values, "why": why}
 
 
 def _leak(session: Session, model: str) -> Measured[float]:
@@ -132,6 +133,7 @@ def _leak(session: Session, model: str) -> Measured[float]:
 
 def _layered(session: Session, found: Mapping[str, Sequence[LayerErasure]]) -> Measured[float]:
     """Scores without rows: one number per name, and what each layer says."""
+    values = {name: weighted_erasure(rows) for name, rows in found.items()}
     return Measured(
         {},
         session.unscored,
@@ -139,7 +141,7 @@ def _layered(session: Session, found: Mapping[str, Sequence[LayerErasure]]) -> M
             "full_model": session.full.spec.name,
             "retain_model": session.retain.spec.name,
             "n_examples": len(session.encoded),
-            "values": {name: (null(weighted_erasure(rows)), None) for name, rows in found.items()},
+            "values": {name: (null(value), None) for name, value in values.items()},
             "layers": {name: [asdict(row) for row in rows] for name, rows in found.items()},
         },
     )
