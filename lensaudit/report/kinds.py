@@ -14,6 +14,7 @@ from lensaudit.report.beside import (
     matrix_beside,
     points_of,
 )
+from lensaudit.report.sentences import beyond, not_asked, unsaid
 from lensaudit.results.kinds.patch import rows_hash
 from lensaudit.results.kinds.rtt import CONDITIONS, RATIOS, RttRecord
 from lensaudit.results.kinds.steering import LayerSweep
@@ -46,12 +47,14 @@ def _joined(found: Found, source: str) -> dict[str, Any]:
 def _worst(found: Found) -> dict[str, Any]:
     """Facts, attacks and headline of a worst case."""
     one = found.record
-    head = ("retain", "attack_list", "headline", "excess", "ci95", "named", "unsaid", "people")
+    head = ("retain", "attack_list", "headline", "excess", "ci95", "named")
     attack = ("name", "about", "control", "source", "retain", "counts", "only", "gain")
     fact = ("idx", "group", "entity", "attacks", "q", "unscored")
     hits = grouped((idx, (name, said)) for idx, name, said in evidence_beside(found.path))
     return {
         **_fields(one, *head),
+        "unsaid": unsaid(one),
+        "people": one.people,
         **_joined(found, one.source),
         "attacks": [_fields(row, *attack) for row in one.attacks],
         "facts": [_fields(row, *fact) for row in one.facts],
@@ -80,7 +83,9 @@ def _know(found: Found) -> dict[str, Any]:
     shown = ("headline", "finds", "p", "z", "n_subjects", "people", "max_bits")
     lists = {name: asdict(one)[name] for name in ("bits", "relations", "controls")}
     return {
-        **_fields(one, *shown, "not_asked", "beyond"),
+        **_fields(one, *shown),
+        "not_asked": not_asked(one),
+        "beyond": beyond(one),
         **_joined(found, one.source),
         **lists,
         "matrix": _fields(matrix, "relation", "subjects", "values", "truth", "p"),

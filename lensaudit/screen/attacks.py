@@ -9,6 +9,7 @@ from rich.table import Table
 from lensaudit.attacks.rtt.data import LETTERS, Dataset
 from lensaudit.attacks.rtt.data import MEANINGS as DEFECTS
 from lensaudit.attacks.rtt.log import MEANINGS as CONDITIONS
+from lensaudit.report.sentences import beyond, not_asked, unsaid
 from lensaudit.results.kinds.effort import EffortArm, EffortRecord
 from lensaudit.results.kinds.know import KnowRecord
 from lensaudit.results.kinds.relearn import ScoreChange
@@ -40,8 +41,8 @@ def of_worst(run: WorstRecord) -> Iterator[Part]:
     yield run.headline
     ends = interval(run.ci95, missing=run.no_interval or "–")
     yield f"  excess {number(run.excess)} ({ends}; {run.authors} authors)"
-    if run.unsaid:
-        yield f"  {run.unsaid}"
+    if more := unsaid(run):
+        yield f"  {more}"
     if run.people:
         yield f"  {run.people} (persons.csv)"
     if n := len(run.unscored):
@@ -131,19 +132,19 @@ def of_know(run: KnowRecord) -> Iterator[Part]:
         left=("relation",),
     )
     yield run.headline
-    for found, beyond in ((run.bits, run.beyond), (run.bits_familiar, "beyond a uniform guess")):
+    for found, than in ((run.bits, beyond(run)), (run.bits_familiar, "beyond a uniform guess")):
         if found is not None:
             ends = interval(found.ends, found.why or "–", ".2f")
             bits = f"{number(found.value, 2)} of {run.max_bits:.1f} bits a fact"
-            yield f"  {bits} ({ends}; {found.n} facts), {beyond}"
+            yield f"  {bits} ({ends}; {found.n} facts), {than}"
     naming = run.naming
     yield f"  {len(run.named)} facts named" + (f": {naming['why']}" if naming["why"] else "")
     if run.people:
         yield f"  {run.people} (persons.csv)"
     for one in run.controls:
         yield f"  control: {'' if one.passed else 'FAILED: '}{one.said}"
-    if run.not_asked:
-        yield f"  {run.not_asked}; each fact's reason is in facts.csv"
+    if lost := not_asked(run):
+        yield f"  {lost}; each fact's reason is in facts.csv"
 
 
 def of_recovery(shifts: Sequence[ScoreChange]) -> Iterator[Part]:

@@ -10,7 +10,6 @@ from lensaudit.results.reading import (
     Number,
     Whole,
 )
-from lensaudit.results.sentences import by_root
 from lensaudit.scores.estimate import UNMEASURED, Estimate
 
 LEVEL = 0.01
@@ -96,32 +95,6 @@ class KnowRecord:
     """Of a reader that is sure of every fact."""
     unscored: dict[AtLayer, str] = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)
-
-    @property
-    def not_asked(self) -> str:
-        """How many facts were not asked, and the commonest reason; empty where all were.
-
-        >>> record = KnowRecord(source="x", headline="", finds=False, p=1.0, z=0.0, bits=None, n=19,
-        ...     controls=[], n_subjects=8, relations=[], max_bits=3.0,
-        ...     unscored={str(n): "stands alone in its relation (a); 4 wanted" for n in range(36)})
-        >>> record.not_asked
-        '36 of 55 facts stand alone in their relation; 4 wanted'
-        """
-        if not self.unscored:
-            return ""
-        (why, n), *others = by_root(self.unscored.values())
-        rest = why.removeprefix("stands alone in its relation")
-        said = f" stand alone in their relation{rest}" if rest != why else f" are not asked: {why}"
-        more = f" ({len(self.unscored)} are not asked in all)" if others else ""
-        return f"{n} of {self.n + len(self.unscored)} facts{said}{more}"
-
-    @property
-    def beyond(self) -> str:
-        """What the bits of a fact are counted beyond."""
-        *first, last = [{"uniform": "a uniform guess"}.get(one, one) for one in self.priors]
-        return (
-            f"beyond the likeliest of {', '.join(first)} and {last}" if first else f"beyond {last}"
-        )
 
     @property
     def failed(self) -> KnowControl | None:

@@ -100,14 +100,3 @@ class WorstRecord:
     """Most a fact's rate per sample can be where so many samples of leak@k did not hit it."""
     attacks: list[WorstAttack] = field(default_factory=list)
     facts: list[WorstFact]
-
-    @property
-    def unsaid(self) -> str:
-        """Why more facts are named than come out; empty where no more are."""
-        if len(self.named) <= self.n_out:
-            return ""
-        return (
-            f"{len(self.named)} facts are named and {self.n_out} come out: a fact comes out when "
-            "an answer holds it, and is named when the model rates it above its placebos as no "
-            "model that never knew does, whether it says it or not"
-        )
