@@ -94,12 +94,12 @@ class Scratch(AbstractContextManager):
             numbers = None
             if self._named and (folder / DONE).exists():
                 numbers = self._found(sizes, shapes[0][0], dtype)
-                where = f"this run goes on after block {self.n_done} of {shapes[0][0]}"
-                anew = (
-                    "what an interrupted run left is damaged or belongs to another run; this "
-                    "run starts anew"
+                notice(
+                    f"{folder}: this run goes on after block {self.n_done} of {shapes[0][0]}"
+                    if numbers is not None
+                    else f"{folder}: what an interrupted run left is damaged or belongs to another "
+                    "run; this run starts anew"
                 )
-                notice(f"{folder}: {anew if numbers is None else where}")
             if numbers is None:
                 numbers = _mapped(folder, sum(sizes), dtype, reserve_bytes, named=self._named)
             self._held = held.pop_all()

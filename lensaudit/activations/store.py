@@ -54,16 +54,6 @@ from lensaudit.partials import sweep_partials
 from lensaudit.settings import Place
 from lensaudit.turns import in_turn
 
-__all__ = [
-    "Activations",
-    "CacheStore",
-    "CacheWriter",
-    "ExampleActivations",
-    "Fingerprint",
-    "Shard",
-    "Spec",
-]
-
 
 @dataclass(frozen=True)
 class ExampleActivations:
@@ -403,9 +393,12 @@ class CacheStore:
 
 def check_same(folder: Path, found: Spec, wanted: Fingerprint) -> None:
     """The identity documents are compared in full: a key is a hash, a document is a fact."""
-    if differences := found.fingerprint.differences(wanted):
+    held, asked = found.fingerprint.document(), wanted.document()
+    if odd := [
+        f"{name}: {held[name]}, {asked[name]}" for name in held if held[name] != asked[name]
+    ]:
         raise VerificationError(
-            f"{folder}: holds {'; '.join(differences)} (the cache's, this run's); run `lensaudit "
+            f"{folder}: holds {'; '.join(odd)} (the cache's, this run's); run `lensaudit "
             "cache` for the model or name another --activations folder"
         )
 

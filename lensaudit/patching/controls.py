@@ -418,9 +418,14 @@ class _Examination:
         moved = mapped(session.streams(source, cached), maps, alignment.layer_of, places)
         if name in ("map", "shuffled"):
             return moved
-        full, rows = session.streams(session.full, cached), self._matched(source)
-        layers, memory = self.settings.at_layers, self.settings.memory_bytes
-        return without_shared(moved, full, rows, layers, memory, self._removal(source, name))
+        return without_shared(
+            moved,
+            session.streams(session.full, cached),
+            self._matched(source),
+            self.settings.at_layers,
+            self.settings.memory_bytes,
+            self._removal(source, name),
+        )
 
     def _removal(self, source: Checkpoint, name: MapName) -> Removal:
         """Directions that are taken out of a source, and from which facts they are learnt."""

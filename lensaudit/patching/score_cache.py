@@ -53,8 +53,7 @@ class KeptByContent:
         self.path = ledger_path(root / self.kind, name, key)
         self.ledger = Ledger(self.path, self.kind, key, notice=notice)
         self.known: dict[str, Any] = {}
-        for row in self.ledger.rows:
-            self._merge(row)
+        self.forget(0)
 
     def forget(self, n: int) -> None:
         """Know nothing of what the first `n` lines say; they stay on disk."""

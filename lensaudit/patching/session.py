@@ -2,7 +2,7 @@
 
 import gc
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -61,7 +61,7 @@ AnyKept = TypeVar("AnyKept", bound=KeptByContent)
 
 
 @dataclass(eq=False)
-class Session:
+class Session(AbstractContextManager):
     """The models, the rows and the settings of a run; nothing is loaded before it is needed.
 
     As a context manager it lets go of models and caches at the end, and can be used again.
@@ -95,9 +95,6 @@ class Session:
         """Lines of a score cache that a fresh run does not read."""
         facts = {one.idx: one for one in self.examples}
         self._texts = {e: facts[e.idx] for e in self.encoded if e.idx in facts}
-
-    def __enter__(self) -> "Session":
-        return self
 
     def __exit__(self, *error: object) -> None:
         self._files.close()
@@ -141,13 +138,12 @@ class Session:
 
     def conditions(self, model: Checkpoint, padding: Padding = "right-padded") -> Conditions:
         """Under which a model of this session runs; `full` is padded on the left to generate."""
-        settings = self.settings
         return conditions_of(
             model,
-            dtype=settings.dtype,
-            device=settings.device,
+            dtype=self.settings.dtype,
+            device=self.settings.device,
             padding=padding,
-            batch_size=settings.batch_size,
+            batch_size=self.settings.batch_size,
         )
 
     def under(self, **settings: Any) -> "Session":
@@ -255,14 +251,13 @@ class Session:
         rows: Sequence[Encoded] | None = None,
     ) -> Fingerprint:
         """Fingerprint of a model's cache on these rows; None: the session's rows."""
-        settings = self.settings
         return fingerprint_of_run(
             checkpoint,
             self.encoded if rows is None else rows,
             positions=positions,
-            dtype=settings.dtype,
-            device=settings.device,
-            batch_size=settings.cache_batch,
+            dtype=self.settings.dtype,
+            device=self.settings.device,
+            batch_size=self.settings.cache_batch,
             part=part,
         )
 
@@ -448,8 +443,8 @@ class Session:
         choice. Where the model's cache of these rows is there, they are read out of its last
         stream; elsewhere it runs.
         """
-        conditions = replace(self.conditions(self.full), weights=checkpoint.weights)
-        key = {**conditions.document(), "algorithm": SCORE_ALGORITHM}
+        conditions = replace(self.conditions(self.full), weights=checkpoint.weights).document()
+        key = {**conditions, "algorithm": SCORE_ALGORITHM}
         kept = self.kept(OwnAnswerCache, key, checkpoint.spec.name)
         if todo := [e for e in rows if example_hash(e) not in kept.known]:
             with ExitStack() as opened:
