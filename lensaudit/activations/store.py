@@ -303,12 +303,10 @@ class Activations(InUse):
         """One example's rows as they are stored; see `example`."""
         self._check_layers(layers)
         if idx not in self._shards:
-            there = (
-                f"{len(self)}, {min(self._shards)} to {max(self._shards)}" if self._shards else 0
-            )
-            state = "complete" if self.complete else "incomplete"
+            there = f"{len(self)}, {min(self.idx)} to {max(self.idx)}" if self.idx else 0
             raise InputError(
-                f"{self.folder}: does not hold example idx {idx} (it holds {there}, {state})"
+                f"{self.folder}: does not hold example idx {idx} (it holds {there}, "
+                f"{'complete' if self.complete else 'incomplete'})"
             )
         with self._lock:
             return self._shard_file(self._shards[idx]).read(idx, layers, final_norm=final_norm)

@@ -271,7 +271,7 @@ def known_alignment(root: Path, kind: MapClass, key: str) -> Alignment | None:
         tuple(map(LinearMap, *(tensors[f"{name}.{field}"] for field in _FIELDS)))
         for name in ("map", "shuffled")
     )
-    layer_of, r2 = tuple(tensors["layer_of"].tolist()), tuple(tensors["r2"].tolist())
+    layer_of, r2 = (tuple(tensors[name].tolist()) for name in ("layer_of", "r2"))
     return Alignment(kind, maps, layer_of, r2, int(tensors["n_tokens"]), shuffled, key)
 
 

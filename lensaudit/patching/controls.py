@@ -201,6 +201,20 @@ def examined(
     return {one.source: examination.of(one) for one in outcomes}
 
 
+def outputs_of(session: Session, source: Checkpoint) -> Outputs | None:
+    """From the models' own logits on the forget set; None where the source reads none of it."""
+    rows, own = session.encoded, session.token_match(source, session.encoded).rows
+    if not own:
+        return None
+    never = {"retain": session.retain} if session.never else {}
+    models = {"full": session.full, **never, "source": source}
+    said = {
+        role: float(session.answers(one, own if one is source else rows)[1].double().mean())
+        for role, one in models.items()
+    }
+    return Outputs(**said, n=len(own), per_author=typical_size([e.group for e in own]))
+
+
 class _Examination:
     """What the sources of a session share: rows, scales, the anchors' own numbers.
 
@@ -238,7 +252,7 @@ class _Examination:
         """Every control of one source."""
         source = self.session.sources[one.source]
         told = self.questions and self.questions.told(source)
-        outputs, ci90 = self._outputs(source), one.estimate.one_sided
+        outputs, ci90 = outputs_of(self.session, source), one.estimate.one_sided
         if self.unfit is not None or (one.uds is None and self.session.misfit(source) is None):
             return replace(
                 unexamined(self.unfit or "no example could be scored"),
@@ -264,7 +278,7 @@ class _Examination:
             self._alike(session.full, rows)
         for one in outcomes:
             source = session.sources[one.source]
-            self._outputs(source)
+            outputs_of(session, source)
             self._choose_rows(source)
             if self._enough(source):
                 session.streams(source, self.cached[source.weights])
@@ -447,19 +461,6 @@ class _Examination:
 
     def _depth(self, s1: Drops, s2: Drops) -> DepthScore:
         return depth_score(s1, s2, tau=self.settings.tau)
-
-    def _outputs(self, source: Checkpoint) -> Outputs | None:
-        """From the models' own logits on the forget set; None where the source reads none of it."""
-        session, rows = self.session, self.session.encoded
-        own = session.token_match(source, rows).rows
-        if not own:
-            return None
-        asked = ((session.full, rows), (session.retain, rows), (source, own))
-        full, retain, said = (
-            float(session.answers(model, them)[1].double().mean()) for model, them in asked
-        )
-        each = typical_size([e.group for e in own])
-        return Outputs(source=said, full=full, retain=retain, n=len(own), per_author=each)
 
     def _validity(self, source: Checkpoint, s2: Drops) -> Validity:
         n, enough = len(self.readable[source.weights]), self._enough(source)

@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from lensaudit.data.spans import Encoded, Scope, patched_range
-from lensaudit.models.decoder import Attention, Block, Decoder, Packed, Rotary
+from lensaudit.models.decoder import Attention, Block, Packed, Rotary
 from lensaudit.types import Movable
 
 Index = Int[Tensor, " token"]
@@ -199,17 +199,6 @@ def _penalty(seen: Tensor, like: Tensor) -> Tensor:
     return torch.zeros(seen.shape, dtype=like.dtype, device=like.device).masked_fill_(
         ~seen, float("-inf")
     )
-
-
-def rotations_of(
-    decoder: Decoder, layout: Layout, pos: Index, like: Tensor
-) -> Mapping[Rotary, Rotation]:
-    """Rotary embeddings at these positions; layers without one turn nothing."""
-    tables = decoder.rotations(layout.n_pos, like)
-    return {
-        name: Rotation.at(*table, pos, neighbours=decoder.neighbours)
-        for name, table in tables.items()
-    }
 
 
 def prefix_of(

@@ -207,14 +207,16 @@ class ScoreCache(KeptByContent):
                 str(at): [round(one, DIGITS) for one in values]
                 for at, values in entry.by_token.items()
             }
-            row = {
-                "example": example_hash(encoded),
-                "idx": encoded.idx,
-                "baseline": entry.baseline,
-                "scores": {str(layer): score for layer, score in entry.scores.items()},
-                "computed_by": computed_by(),
-            }
-            rows.append(row | ({"by_token": tokens} if tokens else {}))
+            rows.append(
+                {
+                    "example": example_hash(encoded),
+                    "idx": encoded.idx,
+                    "baseline": entry.baseline,
+                    "scores": {str(layer): score for layer, score in entry.scores.items()},
+                    "computed_by": computed_by(),
+                    **({"by_token": tokens} if tokens else {}),
+                }
+            )
         self.append(rows)
 
 

@@ -22,7 +22,14 @@ from lensaudit.models.checkpoint import Checkpoint, in_role, open_checkpoint
 from lensaudit.models.likeness import check_same_shape
 from lensaudit.models.registry import base_spec, load_registry
 from lensaudit.patching.asking import questions_of
-from lensaudit.patching.controls import Drops, controls_of, examined, planned_controls, unexamined
+from lensaudit.patching.controls import (
+    Drops,
+    controls_of,
+    examined,
+    outputs_of,
+    planned_controls,
+    unexamined,
+)
 from lensaudit.patching.exact_match import em_plan_of, em_result, run_em
 from lensaudit.patching.outcome import (
     BY_TOKEN,
@@ -37,10 +44,10 @@ from lensaudit.patching.scoring import as_run, compute, outcomes_of, plan_of, sc
 from lensaudit.patching.session import Session
 from lensaudit.patching.sources import NO_OTHER, CachedSource, others_of
 from lensaudit.progress import Plan
-from lensaudit.results.kinds.patch import Examined, KeptDepth, Outputs
+from lensaudit.results.kinds.patch import Examined, KeptDepth
 from lensaudit.results.roles import check_roles
 from lensaudit.scores.depth import depth_score, over_erasure
-from lensaudit.scores.intervals import clustered_mean, difference_of, typical_size
+from lensaudit.scores.intervals import clustered_mean, difference_of
 from lensaudit.settings import COUNTERFACTUAL
 from lensaudit.verdict.attacks import SCALE
 
@@ -304,10 +311,6 @@ def _beside_others(session: Session) -> list[Summarised]:
     s1 = session.read(others.key, others.rows, layers)
     outcomes, anchors = outcomes_of(reading, s1, others.key, COUNTERFACTUAL)
     calibration = {"full": anchors["full"], COUNTERFACTUAL: anchors["retain"]}
-    own, full = (
-        {name: float(session.answers(one, rows)[1].double().mean()) for name, one in models.items()}
-        for models in (session.sources, {"full": session.full})
-    )
     questions, results = questions_of(session), []
     for one in outcomes:
         told = questions and questions.told(session.sources[one.source])
@@ -317,12 +320,7 @@ def _beside_others(session: Session) -> list[Summarised]:
             anchor=COUNTERFACTUAL,
             spans=spans_of(session.examples),
             scale=SCALE,
-            outputs=Outputs(
-                source=own[one.source],
-                full=full["full"],
-                n=len(rows),
-                per_author=typical_size([e.group for e in rows]),
-            ),
+            outputs=outputs_of(session, session.sources[one.source]),
             told=told,
         )
         found = one.rows() if told is None else told.beside(one.rows())

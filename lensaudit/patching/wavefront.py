@@ -20,11 +20,11 @@ from lensaudit.patching.layout import (
     Index,
     Layout,
     Prefix,
+    Rotation,
     RowGrid,
     Schedule,
     attend,
     prefix_of,
-    rotations_of,
     schedule_of,
     sight_of,
 )
@@ -135,8 +135,10 @@ class _Moving:
     ):
         self.decoder, self.clean, self.plan, self.layout = decoder, clean, plan, layout
         self.mlp_rows, self.component, self.head = mlp_rows, component, head
+        tables = decoder.rotations(layout.n_pos, clean.span).items()
+        # by kind of rotary embedding; layers without one turn nothing
         self.span_rotations, self.prefix_rotations = (
-            rotations_of(decoder, layout, pos, clean.span)
+            {name: Rotation.at(*one, pos, neighbours=decoder.neighbours) for name, one in tables}
             for pos in (layout.span_pos, layout.prefix_pos)
         )
         windows = {block.attention.window for block in decoder.blocks}
