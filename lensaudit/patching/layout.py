@@ -235,16 +235,25 @@ class RowGrid:
         n_rank: int,
     ) -> "RowGrid":
         """The smallest rectangle that holds the tokens at `place` of the packed span."""
-        example, column = layout.span_example[place], layout.span_column[place]
-        turned_here = {name: one[place] for name, one in rotations.items()}
-        return RowGrid(layout, n_rank, example, rank, column, turned_here)
+        return RowGrid(
+            layout,
+            n_rank,
+            layout.span_example[place],
+            rank,
+            layout.span_column[place],
+            {name: one[place] for name, one in rotations.items()},
+        )
 
     def head(self, n_tokens: int, n_rank: int) -> "RowGrid":
         """The first tokens: rows are packed in the order in which they join."""
-        first = slice(n_tokens)
-        places = (self.example[first], self.rank[first], self.column[first])
-        rotations = {name: one[first] for name, one in self.rotations.items()}
-        return RowGrid(self.layout, n_rank, *places, rotations)
+        return RowGrid(
+            self.layout,
+            n_rank,
+            self.example[:n_tokens],
+            self.rank[:n_tokens],
+            self.column[:n_tokens],
+            {name: one[:n_tokens] for name, one in self.rotations.items()},
+        )
 
     def spread(
         self, packed: Float[Tensor, "token n_kv group d_head"]

@@ -270,15 +270,21 @@ def plan_of(
         places = {of_source} if settings.part != "resid" else set[tuple[Positions, Kept]]()
         if stream := settings.positions_needed(of_full=of_full):
             places.add((stream, "resid"))
-        wanted = [one for one in places if used and session.there(checkpoint, *one) is None]
-        caches += [cache_bytes(encoded, session.fingerprint(checkpoint, *one)) for one in wanted]
+        caches += [
+            cache_bytes(encoded, session.fingerprint(checkpoint, *one))
+            for one in places
+            if used and session.there(checkpoint, *one) is None
+        ]
     n_rows, n_lost, n_forward = (
         sum(rows.values()),
         len(session.unscored),
         len(caches) * len(encoded),
     )
-    models = [("full", session.full), ("retain", session.retain)]
-    models += [("source", source) for source in session.sources.values()]
+    models = [
+        ("full", session.full),
+        ("retain", session.retain),
+        *(("source", source) for source in session.sources.values()),
+    ]
     lost = f" ({n_lost} unscored: lost in tokenisation)" if n_lost else ""
     lines = [
         f"models: {', '.join(f'{role} {one.spec.name}' for role, one in models)}",

@@ -178,11 +178,12 @@ class Session(AbstractContextManager):
         """A model in memory: `full` stays; the others as long as they are small beside `memory`."""
         models, opened = self._models, opened_models()
         if checkpoint.weights not in models:
-            sizes = {key: n_bytes(one) for (key, *_), one in opened.items()}
-            sizes |= {key: n_bytes(one) for key, one in models.items()}
+            sizes = {
+                **{key: n_bytes(one) for (key, *_), one in opened.items()},
+                **{key: n_bytes(one) for key, one in models.items()},
+            }
             others = sizes.keys() - {self.full.weights, checkpoint.weights}
-            held = sum(sizes[key] for key in others)
-            if held > self.settings.memory_bytes // HELD_PART:
+            if sum(sizes[key] for key in others) > self.settings.memory_bytes // HELD_PART:
                 for key in others:  # freed before the next is loaded
                     models.pop(key, None)
                 for key in [one for one in opened if one[0] in others]:
@@ -216,12 +217,14 @@ class Session(AbstractContextManager):
     def encode(self, rows: Sequence[Fact]) -> tuple[Encoded, ...]:
         """Tokens and spans; rows of which nothing can be scored are dropped, and counted."""
         # a source of another tokenizer has rows of its own: `token_match`
-        windows = (
-            context_of(config_of(one))
-            for one in (self.full, *self.never, *self.sources.values())
-            if same_tokenizer(one, self.full)
+        least = min(
+            (
+                context_of(config_of(one))
+                for one in (self.full, *self.never, *self.sources.values())
+                if same_tokenizer(one, self.full)
+            ),
+            key=lambda one: one.n_pos or float("inf"),
         )
-        least = min(windows, key=lambda one: one.n_pos or float("inf"))
         told = [(row, encoded_row(row, self.tokenizer, least.too_long)) for row in rows]
         if lost := [why for _, why in told if isinstance(why, str)]:
             self.notice(f"{len(lost)} of {len(rows)} neutral rows left out: {lost[0]} …")
