@@ -76,10 +76,10 @@ def planned_controls(session: Session, neutral: Neutral) -> str:
         return f"{said}; no maps{more}"
     maps = f"maps where UDS is {ALIGN_FROM:g} or more" if align == "auto" else f"{align} maps"
     n_tokens = tokens or ALIGN_TOKENS_PER_DIM * session.full.d_model
-    n, rows = one_a_group(session.encoded, session.full.d_model).n, len(neutral.fit)
     return (
-        f"{said}; {maps}, fitted on up to {n_tokens} of {rows} rows' tokens; then each source "
-        f"without the direction that facts share, and without {n} of them{more}"
+        f"{said}; {maps}, fitted on up to {n_tokens} of {len(neutral.fit)} rows' tokens; then each "
+        "source without the direction that facts share, and without "
+        f"{one_a_group(session.encoded, session.full.d_model).n} of them{more}"
     )
 
 
@@ -112,9 +112,8 @@ def _bytes_cached(session: Session, neutral: Neutral) -> int:
                 for one in sources.values()
             )
     for one, them in reads:
-        match, of_full = session.token_match(one, them), one.weights == full.weights
-        own = settings.positions_needed(of_full=of_full) or "span"
-        wanted.append((one, match.rows, own if match.places is None else "all"))
+        match, positions = session.read_of(one, them)
+        wanted.append((one, match.rows, positions))
     missing = {
         session.fingerprint(one, at, rows=them): them
         for one, them, at in wanted
@@ -428,8 +427,12 @@ class _Examination:
         """The source with its stream carried by a map; without shared directions, if so named."""
         session, alignment = self.session, self.maps[source.weights, width]
         maps = alignment.shuffled if name == "shuffled" else alignment.maps
-        places = session.token_match(source, cached).places
-        moved = mapped(session.streams(source, cached), maps, alignment.layer_of, places)
+        moved = mapped(
+            session.streams(source, cached),
+            maps,
+            alignment.layer_of,
+            session.token_match(source, cached).places,
+        )
         if name in ("map", "shuffled"):
             return moved
         return without_shared(
@@ -568,8 +571,7 @@ class _Examination:
         session, layers = self.session, self.settings.at_layers
         own = self._carried(model, width, "map", session.encoded)
         full = session.streams(session.full, session.encoded)
-        matched = self._matched(model)
-        found = [relative_distance(*at_span(own, full, e, layers)) for e in matched]
+        found = [relative_distance(*at_span(own, full, e, layers)) for e in self._matched(model)]
         self.far[model.weights, width] = mean = torch.cat(found, dim=1).mean(1)
         return mean
 

@@ -211,8 +211,9 @@ class Session(AbstractContextManager):
         runner = self._runners[how]
         if not runner.budget.sweeps:
             return runner
-        own = self.cache(self.full, rows, "span" if reads else "all")
-        return replace(runner, clean=CachedSource(own))
+        return replace(
+            runner, clean=CachedSource(self.cache(self.full, rows, "span" if reads else "all"))
+        )
 
     def encode(self, rows: Sequence[Fact]) -> tuple[Encoded, ...]:
         """Tokens and spans; rows of which nothing can be scored are dropped, and counted."""
@@ -347,10 +348,16 @@ class Session(AbstractContextManager):
 
     def streams(self, checkpoint: Checkpoint, rows: Sequence[Encoded]) -> CachedSource:
         """A model as a source on these rows; one of other tokens at all positions of its own."""
+        match, positions = self.read_of(checkpoint, rows)
+        return CachedSource(self.cache(checkpoint, match.rows, positions), self.settings.last_layer)
+
+    def read_of(
+        self, checkpoint: Checkpoint, rows: Sequence[Encoded]
+    ) -> tuple[TokenMatch, Positions]:
+        """Rows in the tokens of a source, and the positions of its stream that are read."""
         match, of_full = self.token_match(checkpoint, rows), checkpoint.weights == self.full.weights
         own = self.settings.positions_needed(of_full=of_full) or "span"
-        positions = own if match.places is None else "all"
-        return CachedSource(self.cache(checkpoint, match.rows, positions), self.settings.last_layer)
+        return match, own if match.places is None else "all"
 
     def source(self, checkpoint: Checkpoint) -> CachedSource:
         """The donor's streams, or a component, on the session's rows."""

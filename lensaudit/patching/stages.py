@@ -83,9 +83,11 @@ class Runner:
         clean = clean.to(device)
         if settings.part != "resid":
             stream = embedded(self.full, make_batch(bucket).tokens.to(device))
-            span = stream[layout.span_example, layout.span_pos]
-            prefix = stream[layout.prefix_example, layout.prefix_pos]
-            clean = replace(clean, embedded=span, embedded_prefix=prefix)
+            clean = replace(
+                clean,
+                embedded=stream[layout.span_example, layout.span_pos],
+                embedded_prefix=stream[layout.prefix_example, layout.prefix_pos],
+            )
         return sweep(
             *(decoder, layout, clean, [stack.to(device) for stack in fetched.stacks], joins),
             logit_rows=self.budget.logit_rows,

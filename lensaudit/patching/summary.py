@@ -282,11 +282,10 @@ def _depths(
             **vars(controls),
         )
         if name in read:
-            summary, own = beside(summary, read[name]), read[name].rows()
-            both = ("lens", BY_TOKEN)
+            summary = beside(summary, read[name])
             rows = [
-                row | {key: one[key] for key in both if key in one}
-                for row, one in zip(rows, own, strict=True)
+                row | {key: one[key] for key in ("lens", BY_TOKEN) if key in one}
+                for row, one in zip(rows, read[name].rows(), strict=True)
             ]
         if name in found and session.settings.score != "lens":
             rows = controls.beside(rows)
