@@ -34,8 +34,7 @@ from lensaudit.activations.presence import (
     claim,
     publish,
 )
-from lensaudit.activations.shard import ShardFile, Slabs, check_bytes, check_shard
-from lensaudit.activations.shard_image import build
+from lensaudit.activations.shard import ShardFile, Slabs, build, check_bytes, check_shard
 from lensaudit.activations.spec import (
     REPAIR,
     SEAL,

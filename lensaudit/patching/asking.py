@@ -91,9 +91,9 @@ class DirectQuestions:
             session, model, stop = self.session, self.session.model(one), stop_of(one, tokenizer)
             longest, n_done = max(map(len, todo)) + ANSWER_TOKENS, 0
             n_logits = 1 if self.guesses is None else 1 + ANSWER_TOKENS
-            memory = session.settings.memory_bytes
-            fit = min(ASKED_AT_ONCE, rows_that_fit(model, longest, memory, n_logits))
-            for places in by_length(todo, session.settings.batch_size or fit):
+            settings = session.settings
+            fit = rows_that_fit(model, longest, settings.memory_bytes, n_logits)
+            for places in by_length(todo, settings.batch_size or min(ASKED_AT_ONCE, fit)):
                 batch = [todo[at] for at in places]
                 said = self._said(model, batch, stop)
                 decode = model.tokenizer.decode

@@ -158,8 +158,8 @@ def _rows_to_fit(
     """
     d_full = session.full.d_model
     n_tokens = session.settings.align_tokens or ALIGN_TOKENS_PER_DIM * max(width, d_full)
-    places = session.token_match(source, rows).places
-    return rows_to_fit(rows, n_tokens, max(source.d_model, d_full), places)[0], n_tokens
+    match = session.token_match(source, rows)
+    return rows_to_fit(rows, n_tokens, max(source.d_model, d_full), match.places)[0], n_tokens
 
 
 def unexamined(why: str) -> Examined:

@@ -248,7 +248,7 @@ def _say(
         ]
         prompts = [e.token_ids[: e.n_prompt] for e in bucket]
         if streams:
-            pairs = dict.fromkeys((weights, at) for weights, at, _ in rows)
+            pairs = {(weights, at) for weights, at, _ in rows}
             ends = {(w, at): streams[w].at_prompt_end(bucket[at]) for w, at in pairs}
             said = patched_rows(
                 *(model, prompts),

@@ -296,8 +296,12 @@ ANSWER_ALGORITHM = 1
 
 def answer_key(model: Conditions, stop: frozenset[int]) -> dict[str, Any]:
     """Everything that determines greedy answers of a model by itself, beside the prompts."""
-    asked = {"max_new_tokens": ANSWER_TOKENS, "stop": sorted(stop)}
-    return {**model.document(), **asked, "answers": ANSWER_ALGORITHM}
+    return {
+        **model.document(),
+        "max_new_tokens": ANSWER_TOKENS,
+        "stop": sorted(stop),
+        "answers": ANSWER_ALGORITHM,
+    }
 
 
 def prompt_key(ids: Sequence[int]) -> str:

@@ -435,8 +435,9 @@ class Session(AbstractContextManager):
 
         pairs = [(e, n) for n in streams for e in rows if only is None or e.idx in only[n]]
         if any(caches[name].lacks(e, wanted(e, name)) for e, name in pairs):
-            runner = self.runner(rows)
-            complete(runner, rows, streams, caches, wanted, what=what, progress=self.progress)
+            complete(
+                self.runner(rows), rows, streams, caches, wanted, what=what, progress=self.progress
+            )
 
     def read(
         self, source: str, rows: Sequence[Encoded], layers: Sequence[int]

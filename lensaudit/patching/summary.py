@@ -301,9 +301,8 @@ def _beside_others(session: Session) -> list[Summarised]:
     compute(session)
     rows, layers = session.encoded, session.settings.at_layers
     others = others_of(session.full, rows, session.examples)
-    only = {others.key: others.given.keys()}
-    own = session.streams(session.full, rows)
-    session.fill(rows, {others.key: others.of(own)}, layers, only=only)
+    streams = {others.key: others.of(session.streams(session.full, rows))}
+    session.fill(rows, streams, layers, only={others.key: others.given.keys()})
     reading = session.under()
     alone = {e.idx: NO_OTHER for e in rows if e.idx not in others.given}
     reading.encoded, reading.unscored = others.rows, {**session.unscored, **alone}
