@@ -20,8 +20,8 @@ from .doors.prompt_cache import cache_prompts as cache_prompts
 from .doors.prompt_cache import export_safetensors as export_safetensors
 
 # interventions
-from .patching.interventions import add as add, clamp as clamp
-from .patching.interventions import project_out as project_out, replace_at as replace_at
+from .patching.interventions import replace_at as replace_at
+from .steer.interventions import add as add, clamp as clamp, project_out as project_out
 
 # patched scores and text
 from .patching.oracle import baseline as baseline, layer_deltas as layer_deltas, patched as patched

@@ -73,7 +73,7 @@ CLAIMS = {
         "ask/test_door.py::test_keywords_are_the_fields_of_the_settings"
     ),
     "an intervention a pure function of the stream": (
-        "patching/test_interventions.py::test_interventions_do_not_write_into_the_stream"
+        "steer/test_interventions.py::test_interventions_do_not_write_into_the_stream"
     ),
     "Weights are read from safetensors only": (
         "models/test_checkpoint.py::test_a_broken_folder_is_refused_in_one_line"

@@ -242,8 +242,9 @@ def _n_run(e: Encoded, fingerprint: Fingerprint) -> int:
 
 def _kept(e: Encoded, fingerprint: Fingerprint) -> Int[Tensor, " kept"]:
     """The positions that are kept."""
-    wanted = range(len(e.token_ids)) if fingerprint.positions == "all" else e.read_positions
-    return torch.tensor([*wanted])
+    return torch.tensor(
+        [*(range(len(e.token_ids)) if fingerprint.positions == "all" else e.read_positions)]
+    )
 
 
 def _tokens(bucket: Bucket, fingerprint: Fingerprint) -> Tokens:

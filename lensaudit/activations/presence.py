@@ -22,8 +22,8 @@ from lensaudit.files import appear, link_new, os_errors
 from lensaudit.partials import process_name, works_on
 
 LOCKS = ".locks"
-MARK = re.compile(r"use\.[0-9a-f]{8}-\d+-[0-9a-f]{8}")
-"""Name of the file by which a process says that it uses a cache."""
+MARK = re.compile(r"use\.([0-9a-f]{8}-\d+)-[0-9a-f]{8}")
+"""Name of the file by which a process, which it names, says that it uses a cache."""
 
 USE_AGE_S = 24 * 3600.0
 """A mark of another machine that was not renewed for this long counts as gone."""
@@ -105,13 +105,10 @@ def users(folder: Path) -> list[str]:
     """Processes that use a cache now; marks of dead ones are removed, and nothing else."""
     alive, locks = list[str](), folder / LOCKS
     for path in () if locks.is_symlink() else locks.glob("use.*"):
-        if MARK.fullmatch(path.name) is None:
-            continue
-        process = path.name.removeprefix("use.").rpartition("-")[0]
         with suppress(OSError, ValueError):
-            if works_on(process, path, USE_AGE_S):
-                alive.append(process)
-            else:
+            if (mark := MARK.fullmatch(path.name)) and works_on(mark[1], path, USE_AGE_S):
+                alive.append(mark[1])
+            elif mark:
                 path.unlink()
     return sorted(set(alive))
 

@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 import xxhash
@@ -19,8 +19,7 @@ from torch import Tensor
 
 from lensaudit.activations.presence import check_space, claim
 from lensaudit.errors import InputError
-from lensaudit.files import os_errors
-from lensaudit.partials import partial_path
+from lensaudit.files import appear, os_errors
 from lensaudit.progress import Notice
 from lensaudit.results.keyed import write_keyed
 from lensaudit.results.manifest import signed_object
@@ -94,12 +93,12 @@ class Scratch(AbstractContextManager):
             numbers = None
             if self._named and (folder / DONE).exists():
                 numbers = self._found(sizes, shapes[0][0], dtype)
-                where = f"this run goes on after block {self.n_done} of {shapes[0][0]}"
-                anew = (
-                    "what an interrupted run left is damaged or belongs to another run; this "
-                    "run starts anew"
+                notice(
+                    f"{folder}: this run goes on after block {self.n_done} of {shapes[0][0]}"
+                    if numbers is not None
+                    else f"{folder}: what an interrupted run left is damaged or belongs to another "
+                    "run; this run starts anew"
                 )
-                notice(f"{folder}: {anew if numbers is None else where}")
             if numbers is None:
                 numbers = _mapped(folder, sum(sizes), dtype, reserve_bytes, named=self._named)
             self._held = held.pop_all()
@@ -153,18 +152,19 @@ def _hash(numbers: Tensor) -> str:
 
 def _mapped(folder: Path, n: int, dtype: torch.dtype, reserve_bytes: int, *, named: bool) -> Tensor:
     """Room for `n` numbers in a file, in the place of what an interrupted run left."""
-    n_bytes, path = n * dtype.itemsize, partial_path(folder / NUMBERS)
+    n_bytes = n * dtype.itemsize
     if named:
         forget_blocks(folder)
     check_space(folder, n_bytes, reserve_bytes=reserve_bytes)
-    with os_errors(folder):
-        try:
-            with path.open("xb") as file:
-                if hasattr(os, "posix_fallocate"):
-                    os.posix_fallocate(file.fileno(), 0, n_bytes)  # a full disk is told here
-            numbers = torch.from_file(str(path), shared=True, size=n, dtype=dtype)
-            if named:
-                path.replace(folder / NUMBERS)
-            return numbers
-        finally:
-            path.unlink(missing_ok=True)
+
+    def reserve(file: BinaryIO) -> None:
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(file.fileno(), 0, n_bytes)  # a full disk is told here
+
+    def mapped(partial: Path, path: Path) -> Tensor:
+        numbers = torch.from_file(str(partial), shared=True, size=n, dtype=dtype)
+        if named:
+            partial.replace(path)
+        return numbers
+
+    return appear(folder / NUMBERS, reserve, mapped)

@@ -95,13 +95,6 @@ class Fingerprint(Conditions):
         """128-bit hash of the identity document, 32 hex digits."""
         return digest(self.document())
 
-    def differences(self, other: "Fingerprint") -> list[str]:
-        """One `field: ours, theirs` per field that differs."""
-        mine, theirs = self.document(), other.document()
-        return [
-            f"{name}: {mine[name]}, {theirs[name]}" for name in mine if mine[name] != theirs[name]
-        ]
-
 
 @dataclass(frozen=True)
 class Spec:
@@ -129,8 +122,8 @@ class Spec:
 
     def shards(self) -> tuple[Shard, ...]:
         """The plan: consecutive examples, `SHARD_EXAMPLES` to a file."""
-        parts = enumerate(batched(self.idx, SHARD_EXAMPLES))
-        return tuple(Shard(number, tuple(idx)) for number, idx in parts)
+        parts = batched(self.idx, SHARD_EXAMPLES)
+        return tuple(Shard(number, tuple(idx)) for number, idx in enumerate(parts))
 
     def folder_name(self) -> str:
         """`<slug>--<key>`: the slug is for people, the key decides."""
@@ -141,12 +134,15 @@ class Spec:
         recipe, identity = self.provenance, self.fingerprint
         if not {"model", "data", "limit"} <= set(recipe):  # made by a person or another command
             return None
-        named = ("model", "data", "limit", "batch_size", "memory")
-        options = [(name, recipe.get(name)) for name in named]
-        options += [("exclude", name) for name in recipe.get("exclude") or ()]
-        options += [("component", None if identity.part == "resid" else identity.part)]
-        options += [("positions", identity.positions), ("dtype", identity.dtype)]
-        options += [("device", identity.device)]
+        options = [
+            *(
+                (name, recipe.get(name))
+                for name in ("model", "data", "limit", "batch_size", "memory")
+            ),
+            *(("exclude", name) for name in recipe.get("exclude") or ()),
+            ("component", None if identity.part == "resid" else identity.part),
+            *((name, getattr(identity, name)) for name in ("positions", "dtype", "device")),
+        ]
         words = [
             word
             for name, value in options

@@ -34,8 +34,7 @@ from lensaudit.activations.presence import (
     claim,
     publish,
 )
-from lensaudit.activations.shard import ShardFile, Slabs, check_bytes, check_shard
-from lensaudit.activations.shard_image import build
+from lensaudit.activations.shard import ShardFile, Slabs, build, check_bytes, check_shard
 from lensaudit.activations.spec import (
     REPAIR,
     SEAL,
@@ -53,16 +52,6 @@ from lensaudit.files import make_folder, os_errors, reading, sync_folder, write_
 from lensaudit.partials import sweep_partials
 from lensaudit.settings import Place
 from lensaudit.turns import in_turn
-
-__all__ = [
-    "Activations",
-    "CacheStore",
-    "CacheWriter",
-    "ExampleActivations",
-    "Fingerprint",
-    "Shard",
-    "Spec",
-]
 
 
 @dataclass(frozen=True)
@@ -313,12 +302,10 @@ class Activations(InUse):
         """One example's rows as they are stored; see `example`."""
         self._check_layers(layers)
         if idx not in self._shards:
-            there = (
-                f"{len(self)}, {min(self._shards)} to {max(self._shards)}" if self._shards else 0
-            )
-            state = "complete" if self.complete else "incomplete"
+            there = f"{len(self)}, {min(self.idx)} to {max(self.idx)}" if self.idx else 0
             raise InputError(
-                f"{self.folder}: does not hold example idx {idx} (it holds {there}, {state})"
+                f"{self.folder}: does not hold example idx {idx} (it holds {there}, "
+                f"{'complete' if self.complete else 'incomplete'})"
             )
         with self._lock:
             return self._shard_file(self._shards[idx]).read(idx, layers, final_norm=final_norm)
@@ -403,9 +390,12 @@ class CacheStore:
 
 def check_same(folder: Path, found: Spec, wanted: Fingerprint) -> None:
     """The identity documents are compared in full: a key is a hash, a document is a fact."""
-    if differences := found.fingerprint.differences(wanted):
+    held, asked = found.fingerprint.document(), wanted.document()
+    if odd := [
+        f"{name}: {held[name]}, {asked[name]}" for name in held if held[name] != asked[name]
+    ]:
         raise VerificationError(
-            f"{folder}: holds {'; '.join(differences)} (the cache's, this run's); run `lensaudit "
+            f"{folder}: holds {'; '.join(odd)} (the cache's, this run's); run `lensaudit "
             "cache` for the model or name another --activations folder"
         )
 

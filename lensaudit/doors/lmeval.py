@@ -35,7 +35,6 @@ from lensaudit.models.conditions import Conditions, conditions_of
 from lensaudit.models.device import resolve_device, resolve_dtype
 from lensaudit.models.hashing import file_sha256
 from lensaudit.models.quantize import quantise_in_place
-from lensaudit.patching.interventions import add, project_out
 from lensaudit.plans.plan import Plan
 from lensaudit.progress import Notice, unheard
 from lensaudit.results.keyed import keyed_document, write_keyed
@@ -46,6 +45,7 @@ from lensaudit.results.run import RunResult
 from lensaudit.results.run_log import tell_replaced
 from lensaudit.settings import plain
 from lensaudit.steer.estimators import SteeringVector, load_vector
+from lensaudit.steer.interventions import add, project_out
 from lensaudit.text import digest, slug
 
 SCHEMA = "lm-eval/1"

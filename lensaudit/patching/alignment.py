@@ -204,10 +204,12 @@ def fit_alignment(
         "r2": torch.tensor(r2, dtype=torch.float64),
         "layer_of": torch.tensor(layer_of),
         "n_tokens": torch.tensor(used),
+        **{
+            f"{name}.{field}": torch.stack([getattr(one, field) for one in ones])
+            for name, ones in (("map", maps), ("shuffled", shuffled))
+            for field in _FIELDS
+        },
     }
-    for name, ones in (("map", maps), ("shuffled", shuffled)):
-        for field in _FIELDS:
-            tensors[f"{name}.{field}"] = torch.stack([getattr(one, field) for one in ones])
     write_marked(make_folder(root / MAPS) / f"{key}.safetensors", save_tensors(tensors), key)
     return Alignment(kind, tuple(maps), layer_of, tuple(r2), used, tuple(shuffled), key)
 
@@ -232,12 +234,8 @@ def _paired_streams(
     return torch.cat(xs, dim=1), torch.cat(ys, dim=1)
 
 
-Pairs = Callable[[Sequence[Encoded]], tuple[Tensor, Tensor]]
-"""The streams of the source and of `full` on some rows."""
-
-
 def _sums(
-    pairs: Pairs,
+    pairs: Callable[[Sequence[Encoded]], tuple[Tensor, Tensor]],
     rows: Sequence[Encoded],
     layers: Sequence[int],
     layer_of: Sequence[int],
@@ -273,7 +271,7 @@ def known_alignment(root: Path, kind: MapClass, key: str) -> Alignment | None:
         tuple(map(LinearMap, *(tensors[f"{name}.{field}"] for field in _FIELDS)))
         for name in ("map", "shuffled")
     )
-    layer_of, r2 = tuple(tensors["layer_of"].tolist()), tuple(tensors["r2"].tolist())
+    layer_of, r2 = (tuple(tensors[name].tolist()) for name in ("layer_of", "r2"))
     return Alignment(kind, maps, layer_of, r2, int(tensors["n_tokens"]), shuffled, key)
 
 
@@ -283,13 +281,6 @@ _FIELDS = ("mean_x", "mean_y", "matrix")
 FOLDS = 50
 """Groups that are left out one at a time; where there are more, several at a time."""
 _SHARED_SCHEMA = 1
-
-
-def folds_of(rows: Sequence[Encoded]) -> dict[int, int]:
-    """Idx -> fold: all rows of a group in one, in whatever order the rows come."""
-    groups = sorted({e.group for e in rows}, key=lambda group: (str(group), str(type(group))))
-    place = {group: at % FOLDS for at, group in enumerate(groups)}
-    return {e.idx: place[e.group] for e in rows}
 
 
 ROW_FOLDS = 8
@@ -316,8 +307,13 @@ class Removal:
 
 
 def one_direction(rows: Sequence[Encoded]) -> Removal:
-    """The direction that the facts of other groups share."""
-    return Removal(folds_of(rows))
+    """The direction that the facts of other groups share.
+
+    All rows of a group are in one fold, in whatever order the rows come.
+    """
+    groups = sorted({e.group for e in rows}, key=lambda group: (str(group), str(type(group))))
+    place = {group: at % FOLDS for at, group in enumerate(groups)}
+    return Removal({e.idx: place[e.group] for e in rows})
 
 
 def one_a_group(rows: Sequence[Encoded], d_model: int) -> Removal:

@@ -46,8 +46,7 @@ class DirectQuestions:
 
     session: Session
     _prompts: dict[str, Prompts] = field(default_factory=dict)
-    _stops: dict[str, frozenset[int]] = field(default_factory=dict)
-    """Both by tokenizer, or weights."""
+    """By tokenizer."""
     guesses: Mapping[str, tuple[Ids, str]] | None = None
     """What models may say, by `prompt_key`: what they said in another type of numbers."""
 
@@ -87,22 +86,20 @@ class DirectQuestions:
         Raises:
             WorkError: logits are not finite.
         """
-        asked, kept = self.asked(one), self._kept(one)
+        asked, kept, tokenizer = self.asked(one), self._kept(one), self._tokenizer(one)
         if todo := self.missing(one):
-            session, model, stop = self.session, self.session.model(one), self._stop(one)
+            session, model, stop = self.session, self.session.model(one), stop_of(one, tokenizer)
             longest, n_done = max(map(len, todo)) + ANSWER_TOKENS, 0
             n_logits = 1 if self.guesses is None else 1 + ANSWER_TOKENS
-            memory = session.settings.memory_bytes
-            fit = min(ASKED_AT_ONCE, rows_that_fit(model, longest, memory, n_logits))
-            for places in by_length(todo, session.settings.batch_size or fit):
+            settings = session.settings
+            fit = rows_that_fit(model, longest, settings.memory_bytes, n_logits)
+            for places in by_length(todo, settings.batch_size or min(ASKED_AT_ONCE, fit)):
                 batch = [todo[at] for at in places]
                 said = self._said(model, batch, stop)
-                tokenizer = model.tokenizer
-                texts = [tokenizer.decode(list(ids), skip_special_tokens=True) for ids in said]
-                kept.add(batch, said, texts)
+                decode = model.tokenizer.decode
+                kept.add(batch, said, [decode([*ids], skip_special_tokens=True) for ids in said])
                 n_done += len(batch)
                 session.progress(Progress(f"asking {one.spec.name}", n_done, len(todo)))
-        tokenizer = self._tokenizer(one)
 
         def heard(prompt: Ids) -> str | None:
             said = answer_of(tokenizer, prompt, kept.known[prompt_key(prompt)][0])
@@ -180,7 +177,7 @@ class DirectQuestions:
         rows = session.token_match(source, session.encoded).rows
         for dtype in self.types(source) if rows else ():
             apart = session.apart(dtype=dtype)
-            asked = DirectQuestions(apart, self._prompts, self._stops, self._kept(source).known)
+            asked = DirectQuestions(apart, self._prompts, self._kept(source).known)
             try:
                 told = asked._given(source).values()
                 said = float(apart.answers(source, rows)[1].double().mean())
@@ -221,13 +218,9 @@ class DirectQuestions:
         return [*dict.fromkeys(every)]
 
     def _kept(self, one: Checkpoint) -> AnswerCache:
-        key = answer_key(self.session.conditions(one, "padded"), self._stop(one))
+        stop = stop_of(one, self._tokenizer(one))
+        key = answer_key(self.session.conditions(one, "padded"), stop)
         return self.session.kept(AnswerCache, key, one.spec.name)
-
-    def _stop(self, one: Checkpoint) -> frozenset[int]:
-        if one.weights not in self._stops:
-            self._stops[one.weights] = stop_of(one, self._tokenizer(one))
-        return self._stops[one.weights]
 
     def _tokenizer(self, one: Checkpoint) -> Any:
         same = same_tokenizer(one, self.session.full)

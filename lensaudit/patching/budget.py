@@ -148,8 +148,7 @@ class MemoryBudget:
             InputError: says how much it takes.
         """
         n_rows = n_sources * len(self.settings.at_layers)
-        costs = [self.cost(e, n_rows) for e in encoded]
-        needed = max(self.bytes_of(cost, n_sources=n_sources) for cost in costs)
+        needed = max(self.bytes_of(self.cost(e, n_rows), n_sources=n_sources) for e in encoded)
         if needed > self.planned:
             raise InputError(
                 f"--memory {self.settings.memory_bytes // MiB}M: one example of this model takes "

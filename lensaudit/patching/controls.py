@@ -108,8 +108,8 @@ def rows_for_map(
     """
     d_full = session.full.d_model
     n_tokens = session.settings.align_tokens or ALIGN_TOKENS_PER_DIM * max(width, d_full)
-    places = session.token_match(source, rows).places
-    return rows_to_fit(rows, n_tokens, max(source.d_model, d_full), places)[0], n_tokens
+    match = session.token_match(source, rows)
+    return rows_to_fit(rows, n_tokens, max(source.d_model, d_full), match.places)[0], n_tokens
 
 
 def unexamined(why: str) -> Examined:
@@ -150,6 +150,20 @@ def examined(
     return {one.source: examination.of(one) for one in outcomes}
 
 
+def outputs_of(session: Session, source: Checkpoint) -> Outputs | None:
+    """From the models' own logits on the forget set; None where the source reads none of it."""
+    rows, own = session.encoded, session.token_match(source, session.encoded).rows
+    if not own:
+        return None
+    never = {"retain": session.retain} if session.never else {}
+    models = {"full": session.full, **never, "source": source}
+    said = {
+        role: float(session.answers(one, own if one is source else rows)[1].double().mean())
+        for role, one in models.items()
+    }
+    return Outputs(**said, n=len(own), per_author=typical_size([e.group for e in own]))
+
+
 class _Examination:
     """What the sources of a session share: rows, scales, the anchors' own numbers.
 
@@ -187,7 +201,7 @@ class _Examination:
         """Every control of one source."""
         source = self.session.sources[one.source]
         told = self.questions and self.questions.told(source)
-        outputs, ci90 = self._outputs(source), one.estimate.one_sided
+        outputs, ci90 = outputs_of(self.session, source), one.estimate.one_sided
         if self.unfit is not None or (one.uds is None and self.session.misfit(source) is None):
             return replace(
                 unexamined(self.unfit or "no example could be scored"),
@@ -213,7 +227,7 @@ class _Examination:
             self._alike(session.full, rows)
         for one in outcomes:
             source = session.sources[one.source]
-            self._outputs(source)
+            outputs_of(session, source)
             self._choose_rows(source)
             if self._enough(source):
                 session.streams(source, self.cached[source.weights])
@@ -363,13 +377,22 @@ class _Examination:
         """The source with its stream carried by a map; without shared directions, if so named."""
         session, alignment = self.session, self.maps[source.weights, width]
         maps = alignment.shuffled if name == "shuffled" else alignment.maps
-        places = session.token_match(source, cached).places
-        moved = mapped(session.streams(source, cached), maps, alignment.layer_of, places)
+        moved = mapped(
+            session.streams(source, cached),
+            maps,
+            alignment.layer_of,
+            session.token_match(source, cached).places,
+        )
         if name in ("map", "shuffled"):
             return moved
-        full, rows = session.streams(session.full, cached), self._matched(source)
-        layers, memory = self.settings.at_layers, self.settings.memory_bytes
-        return without_shared(moved, full, rows, layers, memory, self._removal(source, name))
+        return without_shared(
+            moved,
+            session.streams(session.full, cached),
+            self._matched(source),
+            self.settings.at_layers,
+            self.settings.memory_bytes,
+            self._removal(source, name),
+        )
 
     def _removal(self, source: Checkpoint, name: MapName) -> Removal:
         """Directions that are taken out of a source, and from which facts they are learnt."""
@@ -391,19 +414,6 @@ class _Examination:
 
     def _depth(self, s1: Drops, s2: Drops) -> DepthScore:
         return depth_score(s1, s2, tau=self.settings.tau)
-
-    def _outputs(self, source: Checkpoint) -> Outputs | None:
-        """From the models' own logits on the forget set; None where the source reads none of it."""
-        session, rows = self.session, self.session.encoded
-        own = session.token_match(source, rows).rows
-        if not own:
-            return None
-        asked = ((session.full, rows), (session.retain, rows), (source, own))
-        full, retain, said = (
-            float(session.answers(model, them)[1].double().mean()) for model, them in asked
-        )
-        each = typical_size([e.group for e in own])
-        return Outputs(source=said, full=full, retain=retain, n=len(own), per_author=each)
 
     def _validity(self, source: Checkpoint, s2: Drops) -> Validity:
         n, enough = len(self.readable[source.weights]), self._enough(source)
@@ -511,8 +521,7 @@ class _Examination:
         session, layers = self.session, self.settings.at_layers
         own = self._carried(model, width, "map", session.encoded)
         full = session.streams(session.full, session.encoded)
-        matched = self._matched(model)
-        found = [relative_distance(*at_span(own, full, e, layers)) for e in matched]
+        found = [relative_distance(*at_span(own, full, e, layers)) for e in self._matched(model)]
         self.far[model.weights, width] = mean = torch.cat(found, dim=1).mean(1)
         return mean
 

@@ -208,11 +208,13 @@ def _say(
     if not todo:
         return
     model, settings = session.model(speaker), session.settings
-    how = {"max_new_tokens": REFERENCE_TOKENS, "stop": stop_of(session.full, session.tokenizer)}
-    what = f"{speaker.spec.name} speaks"
-    if streams:
-        how["max_new_tokens"], what = settings.max_new_tokens, "patching and generating"
-    longest = max(e.n_prompt for e in todo) + how["max_new_tokens"]
+    what, n_new = (
+        ("patching and generating", settings.max_new_tokens)
+        if streams
+        else (f"{speaker.spec.name} speaks", REFERENCE_TOKENS)
+    )
+    how = {"max_new_tokens": n_new, "stop": stop_of(session.full, session.tokenizer)}
+    longest = max(e.n_prompt for e in todo) + n_new
     fit = rows_that_fit(model, longest, settings.memory_bytes) // (len(kept) * len(layers))
     n_done = len(session.encoded) - len(todo)
     by_length = sorted(todo, key=lambda e: (e.n_prompt, e.idx))
@@ -225,7 +227,7 @@ def _say(
         ]
         prompts = [e.token_ids[: e.n_prompt] for e in bucket]
         if streams:
-            pairs = dict.fromkeys((weights, at) for weights, at, _ in rows)
+            pairs = {(weights, at) for weights, at, _ in rows}
             ends = {(w, at): streams[w].at_prompt_end(bucket[at]) for w, at in pairs}
             said = patched_rows(
                 *(model, prompts),
@@ -310,12 +312,12 @@ def em_result(source: str, checkpoint: Checkpoint, session: Session, found: Matc
         for at, e in enumerate(session.encoded)
     ]
     rows += [{"idx": i, **_NO_NUMBERS, "unscored": why} for i, why in session.unscored.items()]
-    tables = (s1, s2, erasure.s1_lost, erasure.s2_lost)
-    means = [[null(float(one.mean())) for one in table.double().T] for table in tables]
+    tables = zip(EM_COLUMNS[3:7], (s1, s2, erasure.s1_lost, erasure.s2_lost), strict=True)
+    means = {name: [null(float(one.mean())) for one in of.double().T] for name, of in tables}
     per_layer = [
-        dict(zip(("layer", *EM_COLUMNS[3:7]), (layer, *values), strict=True))
+        {"layer": layer, **{name: of[at] for name, of in means.items()}}
         | {"status": layer_status(erasure.s1_lost[:, at], erasure.s2_lost[:, at])}
-        for at, (layer, *values) in enumerate(zip(layers, *means, strict=True))
+        for at, layer in enumerate(layers)
     ]
     groups, rate = scored_groups(erasure.udr, encoded), mean_of(erasure.udr, encoded)
     retention = mean_of(erasure.retention, encoded)

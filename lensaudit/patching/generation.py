@@ -60,19 +60,19 @@ def generate(
     """
     own = range(len(prompts)) if row_prompt is None else row_prompt
 
-    def read_before(before: Running) -> Any:
-        return cached_step(
-            model, before.tokens, mask=before.mask, positions=before.positions.clamp(min=0)
-        )[1]
-
     def read(now: Running, step: int) -> tuple[Logits, Any]:
         edits = interventions if interventions and not step else {}
         with intervening(model, edits):
             return cached_step(
-                model, now.tokens, mask=now.mask, positions=now.positions, past=now.past
+                model,
+                now.tokens,
+                mask=now.mask,
+                positions=now.positions.clamp(min=0),
+                past=now.past,
             )
 
-    running = shared_out(prompts, torch.tensor([*own], device=device_of(model)), read_before)
+    rows = torch.tensor([*own], device=device_of(model))
+    running = shared_out(prompts, rows, lambda before: read(before, -1)[1])
     return continued(running, read, likeliest, max_new_tokens=max_new_tokens, stop=stop)
 
 

@@ -1,13 +1,13 @@
-"""Edits of the residual stream: pure functions, installed by `bridge.intervening` alone."""
+"""Activation patching: the pure function that `bridge.intervening` installs.
 
-from jaxtyping import Bool, Float, Int
+Edits that steer stand in `steer.interventions`.
+"""
+
+from jaxtyping import Bool, Float
 from torch import Tensor, where
 
 from lensaudit.errors import InputError
-from lensaudit.settings import Where
-from lensaudit.types import Intervention, PosMask, Resid
-
-"""Which positions are edited; see `mask_of`."""
+from lensaudit.types import Intervention
 
 
 def replace_at(source: Float[Tensor, "*at d"], mask: Bool[Tensor, "*at"]) -> Intervention:
@@ -33,82 +33,3 @@ def chosen(
             "la.patched_generation edit while a model generates)"
         )
     return where(mask.unsqueeze(-1), edited, resid)
-
-
-def add(
-    direction: Float[Tensor, " d_model"], *, strength: float, mask: PosMask | None = None
-) -> Intervention:
-    """Steering: `strength * direction` added, at all positions or where the mask holds.
-
-    Undone by the same call with `-strength`.
-    """
-
-    def intervention(resid: Resid) -> Resid:
-        return within(mask, resid + (strength * direction.float()).to(resid), resid)
-
-    return intervention
-
-
-def mask_of(
-    where: Where, positions: Int[Tensor, "batch pos"], n_prompt: Int[Tensor, " batch"]
-) -> PosMask:
-    """Positions at which a rule holds, from each row's own positions.
-
-    `prompt` is before the answer; `response` begins at the last prompt token, whose output is the
-    first token of the answer; `last_prompt` is that one alone.
-
-    >>> from torch import arange, tensor
-    >>> mask_of("response", arange(-1, 3).unsqueeze(0), tensor([2])).int()
-    tensor([[0, 0, 1, 1]], dtype=torch.int32)
-
-    Args:
-        where: the rule.
-        positions: place of each token in its own sequence, from 0; negative at padding. With
-            cached keys and values these are the places of the new tokens, not 0.
-        n_prompt: tokens of each prompt.
-    """
-    last = n_prompt.unsqueeze(1).to(positions) - 1
-    real = positions >= 0
-    match where:
-        case "all":
-            return real
-        case "prompt":
-            return real & (positions <= last)
-        case "response":
-            return real & (positions >= last)
-        case "last_prompt":
-            return real & (positions == last)
-
-
-def project_out(
-    direction: Float[Tensor, " d_model"], *, mask: PosMask | None = None
-) -> Intervention:
-    """Ablation: the component along `direction` removed. Idempotent."""
-    return clamp(direction, to=0.0, mask=mask)
-
-
-def clamp(
-    direction: Float[Tensor, " d_model"],
-    *,
-    to: float | Float[Tensor, " batch"],
-    mask: PosMask | None = None,
-) -> Intervention:
-    """The component along the unit vector of `direction` set to `to`, one for all or one per row.
-
-    Idempotent.
-    """
-    unit = direction.float() / direction.float().norm()
-
-    def intervention(resid: Resid) -> Resid:
-        wide = resid.float()
-        component = wide @ unit.to(wide.device)
-        wanted = to.to(component).reshape(-1, 1) if isinstance(to, Tensor) else to
-        shift = (wanted - component).unsqueeze(-1) * unit.to(wide.device)
-        return within(mask, (wide + shift).to(resid.dtype), resid)
-
-    return intervention
-
-
-def within(mask: PosMask | None, edited: Resid, resid: Resid) -> Resid:
-    """The edited stream where the mask holds, the stream as it was elsewhere."""
-    return edited if mask is None else chosen(mask, edited, resid)

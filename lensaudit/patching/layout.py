@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from lensaudit.data.spans import Encoded, Scope, patched_range
-from lensaudit.models.decoder import Attention, Block, Decoder, Packed, Rotary
+from lensaudit.models.decoder import Attention, Block, Packed, Rotary
 from lensaudit.types import Movable
 
 Index = Int[Tensor, " token"]
@@ -201,17 +201,6 @@ def _penalty(seen: Tensor, like: Tensor) -> Tensor:
     )
 
 
-def rotations_of(
-    decoder: Decoder, layout: Layout, pos: Index, like: Tensor
-) -> Mapping[Rotary, Rotation]:
-    """Rotary embeddings at these positions; layers without one turn nothing."""
-    tables = decoder.rotations(layout.n_pos, like)
-    return {
-        name: Rotation.at(*table, pos, neighbours=decoder.neighbours)
-        for name, table in tables.items()
-    }
-
-
 def prefix_of(
     block: Block, entering: Packed, layout: Layout, rotations: Mapping[Rotary, Rotation]
 ) -> Prefix:
@@ -246,16 +235,25 @@ class RowGrid:
         n_rank: int,
     ) -> "RowGrid":
         """The smallest rectangle that holds the tokens at `place` of the packed span."""
-        example, column = layout.span_example[place], layout.span_column[place]
-        turned_here = {name: one[place] for name, one in rotations.items()}
-        return RowGrid(layout, n_rank, example, rank, column, turned_here)
+        return RowGrid(
+            layout,
+            n_rank,
+            layout.span_example[place],
+            rank,
+            layout.span_column[place],
+            {name: one[place] for name, one in rotations.items()},
+        )
 
     def head(self, n_tokens: int, n_rank: int) -> "RowGrid":
         """The first tokens: rows are packed in the order in which they join."""
-        first = slice(n_tokens)
-        places = (self.example[first], self.rank[first], self.column[first])
-        rotations = {name: one[first] for name, one in self.rotations.items()}
-        return RowGrid(self.layout, n_rank, *places, rotations)
+        return RowGrid(
+            self.layout,
+            n_rank,
+            self.example[:n_tokens],
+            self.rank[:n_tokens],
+            self.column[:n_tokens],
+            {name: one[:n_tokens] for name, one in self.rotations.items()},
+        )
 
     def spread(
         self, packed: Float[Tensor, "token n_kv group d_head"]

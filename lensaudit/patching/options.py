@@ -94,13 +94,13 @@ class ResolvedSettings(PatchSettings):
             "memory_bytes": self.memory_bytes,
             "cache_batch": self.cache_batch,
         }
-        matched = {
-            "form": self.em_form,
-            "threshold": self.em_threshold,
-            "max_new_tokens": self.max_new_tokens,
-            "reference_tokens": REFERENCE_TOKENS,
-        }
         if self.score == "em":
+            matched = {
+                "form": self.em_form,
+                "threshold": self.em_threshold,
+                "max_new_tokens": self.max_new_tokens,
+                "reference_tokens": REFERENCE_TOKENS,
+            }
             return {**found, "em": matched}
         return {**found, "ask": self.ask} if self.score == "uds" else found
 

@@ -41,22 +41,16 @@ def patched(
     `source` holds every layer; the columns of the answer are `layers`. With `component="head"`
     only head `head` is replaced.
     """
-    columns = []
+    columns, mask = [], batch.patch_at
+    if component == "head":
+        heads = torch.arange(source.shape[3], device=mask.device)
+        if head not in heads.tolist():
+            raise InputError(f"head={head}: wanted one of 0 to {len(heads) - 1}")
+        mask = mask.unsqueeze(-1) & (heads == head)
     for layer in layers:
-        edit = _edit(source[:, layer], batch, component, head)
-        with intervening(full, {layer: edit}, component=component):
+        with intervening(full, {layer: replace_at(source[:, layer], mask)}, component=component):
             columns.append(baseline(full, batch, label_score=label_score))
     return torch.stack(columns, dim=1)
-
-
-def _edit(source: Tensor, batch: Batch, component: Component, head: int | None):
-    if component != "head":
-        return replace_at(source, batch.patch_at)
-    if head not in range(source.shape[2]):
-        raise InputError(f"head={head}: wanted one of 0 to {source.shape[2] - 1}")
-    chosen = torch.zeros(source.shape[2], dtype=torch.bool, device=source.device)
-    chosen[head] = True
-    return replace_at(source, batch.patch_at.unsqueeze(-1) & chosen)
 
 
 def layer_deltas(

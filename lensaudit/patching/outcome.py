@@ -327,5 +327,6 @@ def write_comparison(
     header = [column.replace("score_", f"{score}_") for column in PAIR_COLUMNS]
     write_csv(table, header, differences(outcomes))
     inputs = {**manifest.inputs, "folders": [one.name for one in folders]}
-    made = replace(manifest, kind="comparison", inputs=inputs)
-    made.write(table.parent, (table.name,), f"{table.stem}_{MANIFEST}")
+    replace(manifest, kind="comparison", inputs=inputs).write(
+        table.parent, (table.name,), f"{table.stem}_{MANIFEST}"
+    )

@@ -199,19 +199,3 @@ def sweep_gap(runner: Runner, encoded: Sequence[Encoded], source: CachedSource) 
     difference = (swept.patched - defined.patched)[joins.to(swept.patched.device)].abs().max()
     gap = max(float(difference), float((swept.baseline - defined.baseline).abs().max()))
     return PreflightCheck(name, gap, allowed)
-
-
-def sweep_agrees(
-    runner: Runner,
-    encoded: Sequence[Encoded],
-    source: CachedSource,
-    notice: Callable[[str], None],
-) -> bool:
-    """Does the sweep give the oracle's scores? Where it may not be used it does not."""
-    found = sweep_gap(runner, encoded, source)
-    if found.gap is not None and not found.passes:
-        notice(
-            f"the sweep misses the definition by {found.gap:.2g} nats; one pass per layer is used "
-            "instead"
-        )
-    return found.passes

@@ -91,10 +91,9 @@ def prepare(
     resolved = resolved_settings(settings, names)
     check_em(resolved)
     # what is not patched score by score is not carried either
-    plain = settings.score == "uds" and not settings.lens and not settings.also
+    others = (settings.score != "uds", settings.lens, settings.also, settings.without_retain)
     streams = resolved.part == "resid" and settings.last_layer == "resid_post"
-    maps = maps and plain and streams and not settings.without_retain
-    session = _opened(names, resolved, maps, notice, progress)
+    session = _opened(names, resolved, maps and streams and not any(others), notice, progress)
     n_heads = sizes_on_disk(session.full, resolved.dtype).n_heads
     if resolved.head is not None and not resolved.head < n_heads:
         raise InputError(
@@ -103,8 +102,10 @@ def prepare(
     if settings.lens or settings.score == "lens":
         reading = as_lens(session)  # refuses what has no meaning for it
         return reading if settings.score == "lens" else session
-    facts = session.encoded, session.examples
-    if settings.without_retain and not others_of(session.full, *facts).rows:
+    if (
+        settings.without_retain
+        and not others_of(session.full, session.encoded, session.examples).rows
+    ):
         raise InputError(
             f"--retain none: none of {len(session.encoded)} facts can take the place of another; "
             "wanted facts of two authors or more, with other entities of as many tokens"

@@ -53,8 +53,7 @@ class KeptByContent:
         self.path = ledger_path(root / self.kind, name, key)
         self.ledger = Ledger(self.path, self.kind, key, notice=notice)
         self.known: dict[str, Any] = {}
-        for row in self.ledger.rows:
-            self._merge(row)
+        self.forget(0)
 
     def forget(self, n: int) -> None:
         """Know nothing of what the first `n` lines say; they stay on disk."""
@@ -208,14 +207,16 @@ class ScoreCache(KeptByContent):
                 str(at): [round(one, DIGITS) for one in values]
                 for at, values in entry.by_token.items()
             }
-            row = {
-                "example": example_hash(encoded),
-                "idx": encoded.idx,
-                "baseline": entry.baseline,
-                "scores": {str(layer): score for layer, score in entry.scores.items()},
-                "computed_by": computed_by(),
-            }
-            rows.append(row | ({"by_token": tokens} if tokens else {}))
+            rows.append(
+                {
+                    "example": example_hash(encoded),
+                    "idx": encoded.idx,
+                    "baseline": entry.baseline,
+                    "scores": {str(layer): score for layer, score in entry.scores.items()},
+                    "computed_by": computed_by(),
+                    **({"by_token": tokens} if tokens else {}),
+                }
+            )
         self.append(rows)
 
 
@@ -295,8 +296,12 @@ ANSWER_ALGORITHM = 1
 
 def answer_key(model: Conditions, stop: frozenset[int]) -> dict[str, Any]:
     """Everything that determines greedy answers of a model by itself, beside the prompts."""
-    asked = {"max_new_tokens": ANSWER_TOKENS, "stop": sorted(stop)}
-    return {**model.document(), **asked, "answers": ANSWER_ALGORITHM}
+    return {
+        **model.document(),
+        "max_new_tokens": ANSWER_TOKENS,
+        "stop": sorted(stop),
+        "answers": ANSWER_ALGORITHM,
+    }
 
 
 def prompt_key(ids: Sequence[int]) -> str:

@@ -2,7 +2,7 @@
 
 import gc
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -61,7 +61,7 @@ AnyKept = TypeVar("AnyKept", bound=KeptByContent)
 
 
 @dataclass(eq=False)
-class Session:
+class Session(AbstractContextManager):
     """The models, the rows and the settings of a run; nothing is loaded before it is needed.
 
     As a context manager it lets go of models and caches at the end, and can be used again.
@@ -95,9 +95,6 @@ class Session:
         """Lines of a score cache that a fresh run does not read."""
         facts = {one.idx: one for one in self.examples}
         self._texts = {e: facts[e.idx] for e in self.encoded if e.idx in facts}
-
-    def __enter__(self) -> "Session":
-        return self
 
     def __exit__(self, *error: object) -> None:
         self._files.close()
@@ -141,13 +138,12 @@ class Session:
 
     def conditions(self, model: Checkpoint, padding: Padding = "right-padded") -> Conditions:
         """Under which a model of this session runs; `full` is padded on the left to generate."""
-        settings = self.settings
         return conditions_of(
             model,
-            dtype=settings.dtype,
-            device=settings.device,
+            dtype=self.settings.dtype,
+            device=self.settings.device,
             padding=padding,
-            batch_size=settings.batch_size,
+            batch_size=self.settings.batch_size,
         )
 
     def under(self, **settings: Any) -> "Session":
@@ -178,11 +174,12 @@ class Session:
         """A model in memory: `full` stays; the others as long as they are small beside `memory`."""
         models, opened = self._models, opened_models()
         if checkpoint.weights not in models:
-            sizes = {key: n_bytes(one) for (key, *_), one in opened.items()}
-            sizes |= {key: n_bytes(one) for key, one in models.items()}
+            sizes = {
+                **{key: n_bytes(one) for (key, *_), one in opened.items()},
+                **{key: n_bytes(one) for key, one in models.items()},
+            }
             others = sizes.keys() - {self.full.weights, checkpoint.weights}
-            held = sum(sizes[key] for key in others)
-            if held > self.settings.memory_bytes // HELD_PART:
+            if sum(sizes[key] for key in others) > self.settings.memory_bytes // HELD_PART:
                 for key in others:  # freed before the next is loaded
                     models.pop(key, None)
                 for key in [one for one in opened if one[0] in others]:
@@ -210,18 +207,21 @@ class Session:
         runner = self._runners[how]
         if not runner.budget.sweeps:
             return runner
-        own = self.cache(self.full, rows, "span" if reads else "all")
-        return replace(runner, clean=CachedSource(own))
+        return replace(
+            runner, clean=CachedSource(self.cache(self.full, rows, "span" if reads else "all"))
+        )
 
     def encode(self, rows: Sequence[Fact]) -> tuple[Encoded, ...]:
         """Tokens and spans; rows of which nothing can be scored are dropped, and counted."""
         # a source of another tokenizer has rows of its own: `token_match`
-        windows = (
-            context_of(config_of(one))
-            for one in (self.full, *self.never, *self.sources.values())
-            if same_tokenizer(one, self.full)
+        least = min(
+            (
+                context_of(config_of(one))
+                for one in (self.full, *self.never, *self.sources.values())
+                if same_tokenizer(one, self.full)
+            ),
+            key=lambda one: one.n_pos or float("inf"),
         )
-        least = min(windows, key=lambda one: one.n_pos or float("inf"))
         told = [(row, encoded_row(row, self.tokenizer, least.too_long)) for row in rows]
         if lost := [why for _, why in told if isinstance(why, str)]:
             self.notice(f"{len(lost)} of {len(rows)} neutral rows left out: {lost[0]} …")
@@ -251,14 +251,13 @@ class Session:
         rows: Sequence[Encoded] | None = None,
     ) -> Fingerprint:
         """Fingerprint of a model's cache on these rows; None: the session's rows."""
-        settings = self.settings
         return fingerprint_of_run(
             checkpoint,
             self.encoded if rows is None else rows,
             positions=positions,
-            dtype=settings.dtype,
-            device=settings.device,
-            batch_size=settings.cache_batch,
+            dtype=self.settings.dtype,
+            device=self.settings.device,
+            batch_size=self.settings.cache_batch,
             part=part,
         )
 
@@ -345,10 +344,16 @@ class Session:
 
     def streams(self, checkpoint: Checkpoint, rows: Sequence[Encoded]) -> CachedSource:
         """A model as a source on these rows; one of other tokens at all positions of its own."""
+        match, positions = self.read_of(checkpoint, rows)
+        return CachedSource(self.cache(checkpoint, match.rows, positions), self.settings.last_layer)
+
+    def read_of(
+        self, checkpoint: Checkpoint, rows: Sequence[Encoded]
+    ) -> tuple[TokenMatch, Positions]:
+        """Rows in the tokens of a source, and the positions of its stream that are read."""
         match, of_full = self.token_match(checkpoint, rows), checkpoint.weights == self.full.weights
         own = self.settings.positions_needed(of_full=of_full) or "span"
-        positions = own if match.places is None else "all"
-        return CachedSource(self.cache(checkpoint, match.rows, positions), self.settings.last_layer)
+        return match, own if match.places is None else "all"
 
     def source(self, checkpoint: Checkpoint) -> CachedSource:
         """The donor's streams, or a component, on the session's rows."""
@@ -426,8 +431,9 @@ class Session:
 
         pairs = [(e, n) for n in streams for e in rows if only is None or e.idx in only[n]]
         if any(caches[name].lacks(e, wanted(e, name)) for e, name in pairs):
-            runner = self.runner(rows)
-            complete(runner, rows, streams, caches, wanted, what=what, progress=self.progress)
+            complete(
+                self.runner(rows), rows, streams, caches, wanted, what=what, progress=self.progress
+            )
 
     def read(
         self, source: str, rows: Sequence[Encoded], layers: Sequence[int]
@@ -444,8 +450,8 @@ class Session:
         choice. Where the model's cache of these rows is there, they are read out of its last
         stream; elsewhere it runs.
         """
-        conditions = replace(self.conditions(self.full), weights=checkpoint.weights)
-        key = {**conditions.document(), "algorithm": SCORE_ALGORITHM}
+        conditions = replace(self.conditions(self.full), weights=checkpoint.weights).document()
+        key = {**conditions, "algorithm": SCORE_ALGORITHM}
         kept = self.kept(OwnAnswerCache, key, checkpoint.spec.name)
         if todo := [e for e in rows if example_hash(e) not in kept.known]:
             with ExitStack() as opened:

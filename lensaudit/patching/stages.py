@@ -19,7 +19,7 @@ from lensaudit.models.decoder import Decoder
 from lensaudit.patching import oracle
 from lensaudit.patching.budget import MemoryBudget
 from lensaudit.patching.layout import Layout, layout_of
-from lensaudit.patching.options import Engine, Measure, ResolvedSettings
+from lensaudit.patching.options import Measure, ResolvedSettings
 from lensaudit.patching.score_cache import ScoreCache, ScoreEntry, example_hash
 from lensaudit.patching.sources import CachedSource
 from lensaudit.patching.wavefront import CleanRun, Stack, Swept, sweep
@@ -48,11 +48,6 @@ class Runner:
     """None: the oracle is used, or the lens."""
     settings: ResolvedSettings
     budget: MemoryBudget
-
-    @property
-    def engine(self) -> Engine:
-        """Engine that computes."""
-        return "oracle" if self.decoder is None else "sweep"
 
     def by_oracle(self) -> "Runner":
         """The same, by one hooked pass per layer."""
@@ -88,9 +83,11 @@ class Runner:
         clean = clean.to(device)
         if settings.part != "resid":
             stream = embedded(self.full, make_batch(bucket).tokens.to(device))
-            span = stream[layout.span_example, layout.span_pos]
-            prefix = stream[layout.prefix_example, layout.prefix_pos]
-            clean = replace(clean, embedded=span, embedded_prefix=prefix)
+            clean = replace(
+                clean,
+                embedded=stream[layout.span_example, layout.span_pos],
+                embedded_prefix=stream[layout.prefix_example, layout.prefix_pos],
+            )
         return sweep(
             *(decoder, layout, clean, [stack.to(device) for stack in fetched.stacks], joins),
             logit_rows=self.budget.logit_rows,

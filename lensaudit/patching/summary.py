@@ -22,7 +22,7 @@ from lensaudit.models.checkpoint import Checkpoint, in_role, open_checkpoint
 from lensaudit.models.likeness import check_same_shape
 from lensaudit.models.registry import base_spec, load_registry
 from lensaudit.patching.asking import questions_of
-from lensaudit.patching.controls import Drops, controls_of, examined, unexamined
+from lensaudit.patching.controls import Drops, controls_of, examined, outputs_of, unexamined
 from lensaudit.patching.exact_match import em_result, run_em
 from lensaudit.patching.outcome import (
     BY_TOKEN,
@@ -36,10 +36,10 @@ from lensaudit.patching.outcome import (
 from lensaudit.patching.scoring import compute, outcomes_of, score_lens, scored
 from lensaudit.patching.session import Session
 from lensaudit.patching.sources import NO_OTHER, CachedSource, others_of
-from lensaudit.results.kinds.patch import Examined, KeptDepth, Outputs
+from lensaudit.results.kinds.patch import Examined, KeptDepth
 from lensaudit.results.roles import check_roles
 from lensaudit.scores.depth import depth_score, over_erasure
-from lensaudit.scores.intervals import clustered_mean, difference_of, typical_size
+from lensaudit.scores.intervals import clustered_mean, difference_of
 from lensaudit.settings import COUNTERFACTUAL
 from lensaudit.verdict.attacks import SCALE
 
@@ -251,11 +251,10 @@ def _depths(
             **vars(controls),
         )
         if name in read:
-            summary, own = beside(summary, read[name]), read[name].rows()
-            both = ("lens", BY_TOKEN)
+            summary = beside(summary, read[name])
             rows = [
-                row | {key: one[key] for key in both if key in one}
-                for row, one in zip(rows, own, strict=True)
+                row | {key: one[key] for key in ("lens", BY_TOKEN) if key in one}
+                for row, one in zip(rows, read[name].rows(), strict=True)
             ]
         if name in found and session.settings.score != "lens":
             rows = controls.beside(rows)
@@ -271,19 +270,14 @@ def _beside_others(session: Session) -> list[Summarised]:
     compute(session)
     rows, layers = session.encoded, session.settings.at_layers
     others = others_of(session.full, rows, session.examples)
-    only = {others.key: others.given.keys()}
-    own = session.streams(session.full, rows)
-    session.fill(rows, {others.key: others.of(own)}, layers, only=only)
+    streams = {others.key: others.of(session.streams(session.full, rows))}
+    session.fill(rows, streams, layers, only={others.key: others.given.keys()})
     reading = session.under()
     alone = {e.idx: NO_OTHER for e in rows if e.idx not in others.given}
     reading.encoded, reading.unscored = others.rows, {**session.unscored, **alone}
     s1 = session.read(others.key, others.rows, layers)
     outcomes, anchors = outcomes_of(reading, s1, others.key, COUNTERFACTUAL)
     calibration = {"full": anchors["full"], COUNTERFACTUAL: anchors["retain"]}
-    own, full = (
-        {name: float(session.answers(one, rows)[1].double().mean()) for name, one in models.items()}
-        for models in (session.sources, {"full": session.full})
-    )
     questions, results = questions_of(session), []
     for one in outcomes:
         told = questions and questions.told(session.sources[one.source])
@@ -293,12 +287,7 @@ def _beside_others(session: Session) -> list[Summarised]:
             anchor=COUNTERFACTUAL,
             spans=spans_of(session.examples),
             scale=SCALE,
-            outputs=Outputs(
-                source=own[one.source],
-                full=full["full"],
-                n=len(rows),
-                per_author=typical_size([e.group for e in rows]),
-            ),
+            outputs=outputs_of(session, session.sources[one.source]),
             told=told,
         )
         found = one.rows() if told is None else told.beside(one.rows())

@@ -6,7 +6,7 @@ run's prefix, and each weight matrix is read once per batch. Derivation and cost
 explanation in `docs/engine.md`. The definition is `patching.oracle`; this is tested equal to it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from lensaudit.models.bridge import Component
-from lensaudit.models.decoder import Block, Decoder, Packed, Rotary
+from lensaudit.models.decoder import Block, Decoder, Packed
 from lensaudit.patching.layout import (
     Index,
     Layout,
@@ -23,10 +23,8 @@ from lensaudit.patching.layout import (
     Rotation,
     RowGrid,
     Schedule,
-    Sight,
     attend,
     prefix_of,
-    rotations_of,
     schedule_of,
     sight_of,
 )
@@ -94,36 +92,15 @@ def sweep(
         head: which, of heads.
         label_score: what is read of a label's logits.
     """
-    same, device = torch.zeros_like(joins), clean.span.device
-    moved = layout.to(device)
+    same, moved = torch.zeros_like(joins), layout.to(clean.span.device)
     if component == "resid":
         same = unchanged(clean, sources, moved).cpu() & joins
     plan = schedule_of(layout, joins & ~same)
-    span, prefix = (
-        rotations_of(decoder, moved, pos, clean.span) for pos in (moved.span_pos, moved.prefix_pos)
-    )
-    place, windows = plan.span.to(device), {block.attention.window for block in decoder.blocks}
-    here = _Moving(
-        decoder,
-        clean,
-        plan,
-        moved,
-        {window: sight_of(moved, window, clean.span) for window in windows},
-        prefix,
-        span,
-        place,
-        RowGrid.of(moved, span, place, plan.rank.to(device), plan.n_rank[-1]),
-        clean.span.new_empty(len(place), clean.span.shape[-1]),
-        logit_rows,
-        mlp_rows,
-        component,
-        head,
-        label_score,
-    )
+    here = _Moving(decoder, clean, plan, moved, mlp_rows, component, head)
     for layer in range(len(decoder.blocks)):
         here.advance(layer)
         here.join(layer, sources)
-    swept = here.scores(joins)
+    swept = here.scores(joins, logit_rows, label_score)
     own = swept.baseline.unsqueeze(-1).expand(joins.shape)
     return replace(swept, patched=torch.where(same.to(own.device), own, swept.patched))
 
@@ -143,28 +120,34 @@ def unchanged(
     return torch.stack(counts).transpose(1, 2) == 0
 
 
-@dataclass
 class _Moving:
     """A sweep under way: `resid[:present]` holds the rows that have joined."""
 
-    decoder: Decoder
-    clean: CleanRun
-    plan: Schedule
-    layout: Layout
-    sights: Mapping[int | None, Sight]
-    """By sliding window."""
-    prefix_rotations: Mapping[Rotary, Rotation]
-    span_rotations: Mapping[Rotary, Rotation]
-    place: Index
-    rows: RowGrid
-    resid: Float[Tensor, "row_token d_model"]
-    logit_rows: int
-    mlp_rows: int
-    component: Component
-    head: int | None
-    label_score: LabelScore
-    present: int = 0
-    prefix: Prefix | None = None
+    def __init__(
+        self,
+        decoder: Decoder,
+        clean: CleanRun,
+        plan: Schedule,
+        layout: Layout,
+        mlp_rows: int,
+        component: Component,
+        head: int | None,
+    ):
+        self.decoder, self.clean, self.plan, self.layout = decoder, clean, plan, layout
+        self.mlp_rows, self.component, self.head = mlp_rows, component, head
+        tables = decoder.rotations(layout.n_pos, clean.span).items()
+        # by kind of rotary embedding; layers without one turn nothing
+        self.span_rotations, self.prefix_rotations = (
+            {name: Rotation.at(*one, pos, neighbours=decoder.neighbours) for name, one in tables}
+            for pos in (layout.span_pos, layout.prefix_pos)
+        )
+        windows = {block.attention.window for block in decoder.blocks}
+        self.sights = {window: sight_of(layout, window, clean.span) for window in windows}
+        self.place, rank = plan.span.to(clean.span.device), plan.rank.to(clean.span.device)
+        self.rows = RowGrid.of(layout, self.span_rotations, self.place, rank, plan.n_rank[-1])
+        self.resid = clean.span.new_empty(len(self.place), clean.span.shape[-1])
+        self.prefix: Prefix | None = None
+        self.present = 0
 
     def advance(self, layer: int) -> None:
         """Run a block on the rows present."""
@@ -224,22 +207,27 @@ class _Moving:
         """The source where the scope replaces, the clean run elsewhere."""
         return torch.where(self.layout.patched[tokens].unsqueeze(-1), value, own)
 
-    def scores(self, joins: Bool[Tensor, "source batch layer"]) -> Swept:
-        """Read what the span's labels get from every row, and from the clean run."""
-        layout, device = self.layout, self.resid.device
-        own, read = layout.read.nonzero().squeeze(1), self.plan.read.to(device)
-        clean = self._read(self.clean.span[-1], own, layout.span_label)
-        baseline = mean_per_example(clean, layout.span_example[own], layout.n_examples)
-        scores = self._read(self.resid, read, layout.span_label[self.place])
-        patched = mean_per_example(scores, self.plan.row[self.plan.read].to(device), joins.numel())
-        return Swept(baseline, patched.view(joins.shape))
+    def scores(
+        self, joins: Bool[Tensor, "source batch layer"], at_once: int, label_score: LabelScore
+    ) -> Swept:
+        """Read what the span's labels get from every row, and from the clean run.
 
-    def _read(
-        self, resid: Packed, read: Int[Tensor, " read"], label: Int[Tensor, " token"]
-    ) -> Float[Tensor, " read"]:
-        """Label scores, a bounded number of full-vocabulary rows at a time."""
-        scores = [
-            self.label_score(self.decoder.logits(resid[rows]), label[rows])
-            for rows in read.split(self.logit_rows)
-        ]
-        return torch.cat(scores) if scores else resid.new_zeros(0, dtype=torch.float32)
+        `at_once`: rows of full-vocabulary logits.
+        """
+        layout, device = self.layout, self.resid.device
+
+        def read(
+            resid: Packed, tokens: Int[Tensor, " read"], label: Int[Tensor, " token"]
+        ) -> Float[Tensor, " read"]:
+            scores = [
+                label_score(self.decoder.logits(resid[rows]), label[rows])
+                for rows in tokens.split(at_once)
+            ]
+            return torch.cat(scores) if scores else resid.new_zeros(0, dtype=torch.float32)
+
+        own, of = layout.read.nonzero().squeeze(1), self.plan.row[self.plan.read].to(device)
+        clean = read(self.clean.span[-1], own, layout.span_label)
+        baseline = mean_per_example(clean, layout.span_example[own], layout.n_examples)
+        scores = read(self.resid, self.plan.read.to(device), layout.span_label[self.place])
+        patched = mean_per_example(scores, of, joins.numel())
+        return Swept(baseline, patched.view(joins.shape))

@@ -217,9 +217,8 @@ def _bytes_cached(session: Session, neutral: Neutral) -> int:
                 for one in sources.values()
             )
     for one, them in reads:
-        match, of_full = session.token_match(one, them), one.weights == full.weights
-        own = settings.positions_needed(of_full=of_full) or "span"
-        wanted.append((one, match.rows, own if match.places is None else "all"))
+        match, positions = session.read_of(one, them)
+        wanted.append((one, match.rows, positions))
     missing = {
         session.fingerprint(one, at, rows=them): them
         for one, them, at in wanted

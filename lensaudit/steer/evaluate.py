@@ -29,7 +29,6 @@ from lensaudit.files import make_folder, write_json
 from lensaudit.groups import batched
 from lensaudit.judge.items import Judge, JudgeRequest
 from lensaudit.judge.programmatic import ENTITY
-from lensaudit.patching.interventions import Where
 from lensaudit.progress import Notice, Tell
 from lensaudit.results.kinds.steering import (
     ChosenSetting,
@@ -47,7 +46,7 @@ from lensaudit.results.run_log import tell_replaced
 from lensaudit.scores.intervals import clustered_mean
 from lensaudit.scores.means import mean_known
 from lensaudit.scores.stats import spearman
-from lensaudit.settings import plain
+from lensaudit.settings import Where, plain
 from lensaudit.steer.asking import Ask, TraitModel
 from lensaudit.steer.correlations import pearson, varied
 from lensaudit.steer.estimators import LAYER_CONVENTION, SteeringVector, load_vector

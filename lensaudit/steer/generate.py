@@ -31,12 +31,12 @@ from lensaudit.models.bridge import (
 from lensaudit.models.generation import Choose, Logits, Running, continued, likeliest, started
 from lensaudit.models.named import bridged
 from lensaudit.models.sizes import context_of
-from lensaudit.patching import interventions
-from lensaudit.patching.interventions import Where, mask_of
 from lensaudit.patching.speech import ends_of
-from lensaudit.patching.subspace import project_out_span
 from lensaudit.settings import Place as ModelPlace
+from lensaudit.settings import Where
+from lensaudit.steer import interventions
 from lensaudit.steer.draws import draws_of
+from lensaudit.steer.interventions import mask_of, project_out_span
 from lensaudit.steer.settings import Form
 from lensaudit.types import Intervention, PosMask
 

@@ -7,10 +7,10 @@ from torch.nn.functional import kl_div
 from lensaudit.data.spans import make_batch
 from lensaudit.errors import WorkError
 from lensaudit.models.bridge import intervening, logits_of
-from lensaudit.patching.interventions import add, clamp
 from lensaudit.scores.depth import span_logprob
 from lensaudit.steer.directions import log_odds, scored
 from lensaudit.steer.generate import NO_EDITS, Edits, adding, clamping
+from lensaudit.steer.interventions import add, clamp
 
 
 def direction(seed=0):

@@ -8,9 +8,10 @@ import torch
 from lensaudit.models.bridge import captured, intervening, logits_of, user_hooks
 from lensaudit.models.generation import likeliest
 from lensaudit.patching.generation import generate
-from lensaudit.patching.interventions import Where, add, mask_of
+from lensaudit.settings import Where
 from lensaudit.steer.draws import drawn, draws_of
 from lensaudit.steer.generate import Edits, adding, clamping, continuations, installed, removing
+from lensaudit.steer.interventions import add, mask_of
 
 PROMPTS = [[5, 9, 12, 40, 7], [8, 33], [50, 21, 3]]
 NONE: frozenset[int] = frozenset()

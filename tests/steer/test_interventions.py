@@ -4,8 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lensaudit.errors import InputError
-from lensaudit.patching.interventions import add, clamp, project_out, replace_at
-from lensaudit.patching.subspace import project_out_span
+from lensaudit.steer.interventions import add, clamp, project_out, project_out_span
 
 seeds = st.integers(0, 10_000)
 
@@ -55,20 +54,10 @@ def test_a_number_may_be_a_tensor_without_axes():
     )
 
 
-def test_replacing_takes_the_source_where_the_mask_holds():
-    resid, _, mask = draw(0)
-    found = replace_at(resid + 1, mask)(resid)
-    assert torch.equal(found[mask], resid[mask] + 1)
-    assert torch.equal(found[~mask], resid[~mask])
-
-
 @pytest.mark.misuse
 def test_rows_and_positions_of_another_pass_are_refused():
     resid, direction, mask = draw(0)
     for edit in (
-        replace_at(resid[:1], mask),
-        replace_at(resid[:, :1], mask),
-        replace_at(resid, mask[:1]),
         add(direction, strength=1.0, mask=mask[:, :1]),
         project_out_span(direction.unsqueeze(0), mask=mask[:1]),
     ):
@@ -83,7 +72,6 @@ def test_interventions_do_not_write_into_the_stream():
         add(direction, strength=1.0),
         project_out(direction, mask=mask),
         clamp(direction, to=1.0),
-        replace_at(resid * 2, mask),
     ):
         edit(resid)
         assert torch.equal(resid, before)
