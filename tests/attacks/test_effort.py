@@ -308,6 +308,15 @@ def test_an_interrupted_run_keeps_the_attacks_that_ended(tmp_path, monkeypatch, 
 
 
 @pytest.mark.usefixtures("ends")
+def test_rates_that_make_no_difference_are_said_to(tmp_path):
+    said = "arm T: all rates gave the same readings; the lowest is named"
+    for lrs, notes in (((1e-9, 2e-9), [said]), ((1e-9, 0.1), [])):
+        found = la.effort("demo/full", tmp_path, arms=("T",), **SHORT | {"steps": 1, "lrs": lrs})
+        assert found.arms["T"]["lr"] == 1e-9
+        assert found.summary["notes"] == notes
+
+
+@pytest.mark.usefixtures("ends")
 def test_adapters_leave_the_weights_as_they_were(tmp_path):
     settings = {"arms": ("T",), "lora": "2", "steps": 1, "limit": 16, "lrs": (1e-2, 2e-2)}
     with pytest.raises(InputError, match="matrices of demo/full have rank 64 at most"):

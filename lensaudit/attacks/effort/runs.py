@@ -163,6 +163,11 @@ class PreparedEffort:
         runs = {rate: self.marks(model, arm, rate) for rate in self.rates}
         return chosen(runs, ~self.half), chosen(runs, self.half)
 
+    def is_tied(self, model: Checkpoint, arm: Arm) -> bool:
+        """Whether there are several rates, and it makes no difference which one is tried."""
+        first, *others = (self.marks(model, arm, rate) for rate in self.rates)
+        return bool(others) and all(np.array_equal(first, one) for one in others)
+
 
 Spoken = Mapping[tuple[str, Arm], tuple[TrainingRate, TrainingRate]]
 """By source and arm, the rates that speak."""
@@ -382,6 +387,11 @@ def _notes(ready: PreparedEffort, source: Checkpoint, record: EffortRecord) -> l
             found.append(f"arm {arm}: no rho {after} ({one.reason})")
         if len({rate.lr for rate in ready.rates}) > 1 and one.lr == highest:
             found.append(f"arm {arm}: the highest rate was chosen; a higher one may be faster")
+    found += [
+        f"arm {arm}: all rates gave the same readings; the lowest is named"
+        for arm in ready.settings.arms
+        if ready.is_tied(source, arm)
+    ]
     diverged = {
         (arm, rate.lr)
         for arm, rate in product(ready.settings.arms, ready.rates)
