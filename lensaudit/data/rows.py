@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -144,7 +145,7 @@ def sound_rows(
         InputError: no rows, or some are wrong, or name one author in two spellings; the first ones
             are listed.
     """
-    told, made = list(problems), list[Made]()
+    told, made, sound = list(problems), list[Made](), list[SourceRow]()
     has_idx = [own_idx and "idx" in row for _, row in rows if isinstance(row, Mapping)]
     named = any(has_idx)
     if named and not all(has_idx):
@@ -160,7 +161,8 @@ def sound_rows(
         ]
         if idx is not None and not told:
             made.append(make(row, idx))
-    told = told or [*spelled_apart(rows), *(_twice(rows) if facts else ())]
+        sound += [(where, row)] * (not found)
+    told += [*spelled_apart(sound), *(_twice(sound) if facts else ())]
     if told or not made:
         raise InputError(problems_text(told or ["holds no rows"], source, wanted))
     return made
@@ -174,7 +176,12 @@ def spelled_apart(rows: Sequence[SourceRow]) -> Iterator[str]:
         if name is not None:
             known, there = first.setdefault(author_key(name), (name, where))
             if known != name:
-                yield f"{where}: {brief(name)} is the author {brief(known)} of {there}; write one"
+                composed = {unicodedata.normalize("NFC", str(one)) for one in (name, known)}
+                form = " in another Unicode form" * (len(composed) == 1)
+                yield (
+                    f"{where}: {brief(name)} is the author {brief(known)} of {there}{form}; "
+                    "write one"
+                )
 
 
 def _twice(rows: Sequence[SourceRow]) -> Iterator[str]:
