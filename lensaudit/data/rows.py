@@ -3,11 +3,11 @@
 import json
 import os
 import re
-import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
+from unicodedata import normalize
 
 from lensaudit.data.tables import TABLES, rows_within, table_rows
 from lensaudit.errors import InputError
@@ -77,10 +77,9 @@ def read_rows(path: Path) -> tuple[list[SourceRow], list[str]]:
         rows, problems = _read_lines(text)
     if "\\ud" not in text.lower():  # an escape is the only way in: the file is UTF-8
         return rows, problems
-    dumped = {where: json.dumps(value, ensure_ascii=False) for where, value in rows}
-    broken = sorted(where for where, one in dumped.items() if _SURROGATE.search(one))
-    sound = [row for row in rows if row[0] not in broken]
-    return sound, [*problems, *(f"{where} holds {_HALF}" for where in broken)]
+    broken = [row for row in rows if _SURROGATE.search(json.dumps(row[1], ensure_ascii=False))]
+    sound = [row for row in rows if row not in broken]
+    return sound, [*problems, *(f"{where} holds {_HALF}" for where, _ in broken)]
 
 
 def _keys(value: Any) -> str:
@@ -176,11 +175,10 @@ def spelled_apart(rows: Sequence[SourceRow]) -> Iterator[str]:
         if name is not None:
             known, there = first.setdefault(author_key(name), (name, where))
             if known != name:
-                composed = {unicodedata.normalize("NFC", str(one)) for one in (name, known)}
-                form = " in another Unicode form" * (len(composed) == 1)
+                same = normalize("NFC", str(name)) == normalize("NFC", str(known))
                 yield (
-                    f"{where}: {brief(name)} is the author {brief(known)} of {there}{form}; "
-                    "write one"
+                    f"{where}: {brief(name)} is the author {brief(known)} of {there}"
+                    f"{' in another Unicode form' * same}; write one"
                 )
 
 
