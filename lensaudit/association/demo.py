@@ -19,7 +19,7 @@ from lensaudit.models.registry import DEMO, FETCHED, REAL, load_registry
 from lensaudit.orphans import when_orphaned
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import Notice, Tell, unheard
-from lensaudit.results.owner import check_beside, check_free, folders_for
+from lensaudit.results.owner import check_beside, folders_for
 from lensaudit.settings import Place, activations_folder, several
 from lensaudit.text import slug
 
@@ -57,7 +57,6 @@ def demo_into(
     names = [one.name for one in listed if one.role == "unlearned"]
     if not names:
         raise WorkError("this build of lensaudit has no embedded family; install a released one")
-    check_free(folder, "patch")
     check_beside(folder, "patch", len(names))
     full, retain, *more = (one.name for one in listed if one.role in ("full", "retain"))
     retains = (retain, *more) if real else (retain,)

@@ -19,7 +19,7 @@ from lensaudit.auditing.question import (
 )
 from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.data.chat import PLAIN, Template, check_tokenizer, read_template
-from lensaudit.data.suites import Split, Suite
+from lensaudit.data.suites import Suite
 from lensaudit.errors import InputError
 from lensaudit.evaluation.forward import Tokenization, open_classifier
 from lensaudit.evaluation.log import read_log, write_log
@@ -327,16 +327,8 @@ CLASSIFIER_TOKENS: Mapping[Suite, int] = {"tofu": 32, "muse": 512}
 
 def _empty(settings: EvaluateSettings) -> EmptyRow:
     """What `auto` means for rows with nothing to score."""
-    if settings.empty != "auto":
-        return settings.empty
-    return "upstream" if settings.mask == "upstream" else "unscored"
-
-
-def _tell_alone(splits: Mapping[str, Split], asked: EvaluateSettings, notice: Notice) -> None:
-    """Name own rows to keep, or of a holdout, without authors; `patch` does of those to forget."""
-    for name, file in {"retain": asked.retain_set, "holdout": asked.holdout}.items():
-        if file and (alone := assumption(row.group for row in splits[name].rows)):
-            notice(f"{file}: {alone}")
+    usual: EmptyRow = "upstream" if settings.mask == "upstream" else "unscored"
+    return usual if settings.empty == "auto" else settings.empty
 
 
 def open_evaluation(
@@ -375,7 +367,10 @@ def open_evaluation(
     template = replace(template, think=settings.think or template.think)
     check_tokenizer(tokenizer, template, str(folder or model))
     splits = splits_of(model, settings)
-    _tell_alone(splits, settings, notice)
+    # of those to forget `patch` says it
+    for name, file in {"retain": settings.retain_set, "holdout": settings.holdout}.items():
+        if file and (alone := assumption(row.group for row in splits[name].rows)):
+            notice(f"{file}: {alone}")
     reference = classifier = None
     if settings.reference:
         reference, opened = opening(settings.reference)

@@ -54,8 +54,6 @@ def check_places(sources: Sequence[str], folder: Path | None) -> None:
         for one in places:
             with in_turn(one):
                 check_free(one, COMMAND, FILES)
-        if len(places) > 1:
-            check_free(folder, COMMAND)
         check_beside(folder, COMMAND, len(places))
 
 

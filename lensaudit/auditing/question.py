@@ -246,18 +246,24 @@ def check_asked(model: str, asked: Questions, registry: Place | None) -> None:
         InputError: as `default_data` and `check_filters`.
     """
     check_filters(asked.exclude)
-    if asked.data is None and asked.forget is None and asked.suite == "tofu" and _reads_more(asked):
+    if (
+        asked.suite == "tofu"
+        and asked.data is None
+        and asked.forget is None
+        and (not _own_rows(asked) or _reads_more(asked))
+    ):
         default_data(model, registry)
 
 
 def _reads_more(asked: Questions) -> bool:
     """Does a metric that is asked for read rows beside the user's own?"""
-    own, names = _own_rows(asked), getattr(asked, "metrics", ())
-    if not (own and names):
-        return True
     from lensaudit.metrics.registry import ordered  # half a second to import
 
-    return any(read.of not in own for one in ordered("tofu", names) for read in one.reads["tofu"])
+    return not _own_rows(asked).keys() >= {
+        read.of
+        for one in ordered("tofu", getattr(asked, "metrics", ()))
+        for read in one.reads["tofu"]
+    }
 
 
 def splits_of(model: str, asked: Questions) -> dict[str, Split]:

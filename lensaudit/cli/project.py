@@ -3,6 +3,7 @@
 import difflib
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -78,6 +79,8 @@ _OWN: Mapping[str, Mapping[str, str]] = {
     "report": {"results": "results"},
 }
 """Command -> parameter -> key of the project file that gives its value in that command."""
+_UNSAID = {one.name: one.default for one in fields(Project)}
+"""Key of the project file -> its value where the file says nothing, which is the command's too."""
 _NAMING = ("metrics", "attack", "auditor")
 """Parameters whose names may be those of code in installed packages."""
 _ORIGINS = {
@@ -246,7 +249,11 @@ def _values(
         for one in command.params
         if one.name in wanted
     }
-    said = {name: value for name, value in found.items() if value not in (None, "", [])}
+    said = {
+        name: value
+        for name, value in found.items()
+        if value not in (None, "", [], _UNSAID.get(wanted[name]))
+    }
     judges = _of_judges(project, command, is_named=is_named)
     return {**said, **judges, **_own_table(project, path, command)}
 

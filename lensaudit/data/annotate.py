@@ -294,7 +294,9 @@ def keys_for(rows: Sequence[Any]) -> str:
         found = [next((k for k in texts if k in _contents(name, n)), None) for n in said]
         question, answer = [*found, answer][:2]
     given = [("question", question), ("answer", answer)]
-    return " ".join(f"--{usual}-key {key}" for usual, key in given if key and key != usual)
+    return " ".join(
+        f"--{usual}-key {shlex.quote(key)}" for usual, key in given if key and key != usual
+    )
 
 
 def _contents(name: str, n: int) -> tuple[str, ...]:
@@ -328,7 +330,8 @@ def read_pairs(path: Path, fields: Fields = Fields()) -> list[tuple[Fact, str | 
     rows = [(where, fields.usual(row)) for where, row in read]
     wrong, make, wanted = _pair_problems, _pair, _WANTED
     if fields == Fields() and (given := keys_for([row for _, row in read])):
-        wanted = f"{wanted}; it may be meant: lensaudit annotate {path} {given} -o NEW.json"
+        command = f"lensaudit annotate {shlex.quote(str(path))} {given} -o NEW.json"
+        wanted = f"{wanted}; it may be meant: {command}"
     return sound_rows(rows, str(path), wanted, wrong, make, problems=problems, facts=True)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
+from unicodedata import normalize
 
 from lensaudit.data.tables import TABLES, rows_within, table_rows
 from lensaudit.errors import InputError
@@ -76,10 +77,9 @@ def read_rows(path: Path) -> tuple[list[SourceRow], list[str]]:
         rows, problems = _read_lines(text)
     if "\\ud" not in text.lower():  # an escape is the only way in: the file is UTF-8
         return rows, problems
-    dumped = {where: json.dumps(value, ensure_ascii=False) for where, value in rows}
-    broken = sorted(where for where, one in dumped.items() if _SURROGATE.search(one))
-    sound = [row for row in rows if row[0] not in broken]
-    return sound, [*problems, *(f"{where} holds {_HALF}" for where in broken)]
+    broken = [row for row in rows if _SURROGATE.search(json.dumps(row[1], ensure_ascii=False))]
+    sound = [row for row in rows if row not in broken]
+    return sound, [*problems, *(f"{where} holds {_HALF}" for where, _ in broken)]
 
 
 def _keys(value: Any) -> str:
@@ -144,7 +144,7 @@ def sound_rows(
         InputError: no rows, or some are wrong, or name one author in two spellings; the first ones
             are listed.
     """
-    told, made = list(problems), list[Made]()
+    told, made, sound = list(problems), list[Made](), list[SourceRow]()
     has_idx = [own_idx and "idx" in row for _, row in rows if isinstance(row, Mapping)]
     named = any(has_idx)
     if named and not all(has_idx):
@@ -160,7 +160,8 @@ def sound_rows(
         ]
         if idx is not None and not told:
             made.append(make(row, idx))
-    told = told or [*spelled_apart(rows), *(_twice(rows) if facts else ())]
+        sound += [(where, row)] * (not found)
+    told += [*spelled_apart(sound), *(_twice(sound) if facts else ())]
     if told or not made:
         raise InputError(problems_text(told or ["holds no rows"], source, wanted))
     return made
@@ -174,7 +175,11 @@ def spelled_apart(rows: Sequence[SourceRow]) -> Iterator[str]:
         if name is not None:
             known, there = first.setdefault(author_key(name), (name, where))
             if known != name:
-                yield f"{where}: {brief(name)} is the author {brief(known)} of {there}; write one"
+                same = normalize("NFC", str(name)) == normalize("NFC", str(known))
+                yield (
+                    f"{where}: {brief(name)} is the author {brief(known)} of {there}"
+                    f"{' in another Unicode form' * same}; write one"
+                )
 
 
 def _twice(rows: Sequence[SourceRow]) -> Iterator[str]:

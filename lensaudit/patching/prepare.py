@@ -107,8 +107,9 @@ def prepare(
         and not others_of(session.full, session.encoded, session.examples).rows
     ):
         raise InputError(
-            f"--retain none: none of {len(session.encoded)} facts can take the place of another; "
-            "wanted facts of two authors or more, with other entities of as many tokens"
+            "no retain model is named, so another fact's stream takes its place, but none of "
+            f"{len(session.encoded)} facts can take the place of another; wanted --retain, or "
+            "facts of two authors or more, with other entities of as many tokens"
         )
     return session
 

@@ -115,7 +115,7 @@ def plan_of(
         len(session.unscored),
         len(caches) * len(encoded),
     )
-    models = [("full", session.full), ("retain", session.retain)]
+    models = [("full", session.full), *(("retain", one) for one in session.never[:1])]
     models += [("source", source) for source in session.sources.values()]
     lost = f" ({n_lost} unscored: lost in tokenisation)" if n_lost else ""
     lines = [

@@ -121,26 +121,26 @@ def folders_for(sources: Sequence[str], out: Path | None) -> dict[str, Path]:
 
 
 def check_beside(folder: Path, command: str, n_sources: int) -> None:
-    """Refuse a folder where a result of one source would lie around results of several.
+    """Refuse a folder of another command, or where results of one source and of several would mix.
 
-    Neither replaces the other there, and whoever reads the folder would take both for one run.
+    One lies in the folder, the others inside it, see `folders_for`: neither replaces the other, and
+    whoever reads the folder would take both for one run.
 
     Args:
-        folder: as of `folders_for`; may be missing.
+        folder: of the results; may be missing.
         command: as its manifest calls it.
         n_sources: of the run that is about to write.
 
     Raises:
-        InputError: names the result that is there.
+        InputError: names the result that is there; nothing was touched.
     """
-    inside = folder.glob(f"*/{MANIFEST}")
-    for made in [folder / MANIFEST] if n_sources > 1 else sorted(inside):
-        said = None
-        with suppress(InputError):  # missing, or damaged: nobody reads its result
-            said = json_object(made).get("command")
-        if said == command:
-            why = f"the result in {made.parent} would stay beside this run's, not be replaced"
-            raise InputError(f"{folder}: {why}; name another --out")
+    check_free(folder, command)
+    for one in [folder] if n_sources > 1 else sorted(folder.glob("*/")):
+        if other_owner(one, "") == f"`lensaudit {command}`":
+            raise InputError(
+                f"{folder}: the result in {one} would stay beside this run's, not be replaced; "
+                "name another --out"
+            )
 
 
 def _named(source: str) -> str:

@@ -185,7 +185,10 @@ BAD = [
         ["--retain", "none", "--align", "affine"],
         "--align: acts beside a model that never saw the facts",
     ),
-    (["--retain", "none", "--limit", "1"], "none of 1 facts can take the place of another"),
+    (
+        ["--retain", "none", "--limit", "1"],
+        "no retain model is named, so another fact's stream takes its place, but none of 1 facts",
+    ),
 ]
 
 

@@ -184,6 +184,14 @@ def test_kept_rows_may_name_no_author_beside_rows_that_do(
         assert any("keep.jsonl, whose fields have other names" in line for line in lines)
 
 
+def test_only_what_the_file_says_is_said_to_come_from_it(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    rows(tmp_path, "forget.jsonl", forget_set("demo")[:2])
+    (tmp_path / "lensaudit.toml").write_text('forget = "forget.jsonl"\nquestion = "question"\n')
+    assert run(["annotate"]) == 0
+    assert capsys.readouterr().err.startswith("lensaudit: from lensaudit.toml: PAIRS, --out\n")
+
+
 @pytest.mark.parametrize(
     ("names", "taken"),
     [

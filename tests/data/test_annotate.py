@@ -1,5 +1,6 @@
 import json
 import math
+import re
 import shlex
 from dataclasses import replace
 
@@ -435,3 +436,11 @@ def test_rows_with_other_fields_are_told_the_options_that_read_them(tmp_path, ro
     todo = shlex.split(said.rpartition("lensaudit ")[2].replace("NEW.json", f"{tmp_path}/b.json"))
     assert run(todo) == 0
     assert [one.entity for one in load_facts(tmp_path / "b.json")] == ["Ada", "Eve"]
+
+
+def test_the_command_that_may_be_meant_can_be_copied(tmp_path):
+    path = tmp_path / "my rows.jsonl"
+    path.write_text('{"prompt": "Who?", "output": {"a text": "Ada."}}\n')
+    meant = f"annotate '{path}' --question-key prompt --answer-key 'output.a text' -o NEW.json"
+    with pytest.raises(InputError, match=re.escape(meant)):
+        read_pairs(path)

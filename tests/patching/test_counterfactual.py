@@ -289,4 +289,5 @@ def test_a_dry_run_counts_the_anchor_and_a_second_run_computes_nothing(runs, cap
     said = capsys.readouterr().out
     n = int(said.split("examples: ")[1].split(";")[0].split(" ")[0])
     assert n == 16
+    assert "models: full demo/full, source demo/never\n" in said
     assert "anchor: counterfactual" in said

@@ -67,7 +67,7 @@ def test_results_of_one_source_and_of_several_do_not_lie_in_one_another(tmp_path
         with pytest.raises(InputError, match=f"{folder}: the result in {there} would stay beside"):
             check_beside(folder, "patch", n_sources)
         check_beside(folder, "patch", 3 - n_sources)  # replaces what it finds
-        check_beside(folder, "know", n_sources)
+    check_beside(several, "eval", 2)  # the other command is inside
     check_beside(tmp_path / "missing", "patch", 2)
     check_beside(tmp_path / "missing", "patch", 1)
 
