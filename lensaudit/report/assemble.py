@@ -95,11 +95,12 @@ class Document:
 
     @cached_property
     def conditions(self) -> list[list[PatchRun]]:
-        """The runs that can be compared row by row; UDS first, then those with the most."""
+        """The runs that can be compared row by row: UDS first, the whole stream, then the most."""
         order = ("uds", COUNTERFACTUAL, "lens", "em")
         return sorted(
             grouped((run.condition, run) for run in self.runs).values(),
-            key=lambda runs: (order.index(runs[0].score), -len(runs)),
+            # a component's depth decides nothing beside the stream's
+            key=lambda runs: (order.index(runs[0].score), runs[0].component != "resid", -len(runs)),
         )
 
     @property

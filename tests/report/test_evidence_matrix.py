@@ -212,6 +212,26 @@ def test_a_model_patched_under_two_settings_has_a_row_for_each(tmp_path):
     assert len([row for row in assemble([tmp_path]).rows if not row.is_anchor]) == 2
 
 
+def test_the_page_opens_on_the_stream_that_its_headline_speaks_of(tmp_path, browser, shown):
+    """Also where more models were patched through a component, and their folders come first."""
+    for folder, name, component, held in (
+        ("attn", "npo", "attn", 0.05),
+        ("attn2", "never", "attn", 0.05),
+        ("resid", "npo", "resid", 0.9),
+    ):
+        patch_run(tmp_path / folder, name, held=held)
+        change(tmp_path / folder, component=component)
+    document = assemble([tmp_path])
+    (first,) = document.first
+    (npo,) = (row for row in document.rows if row.label == "npo")
+    assert (first.folder.name, npo.condition) == ("resid", 0)
+    assert npo.cells["uds"].sort == first.estimate.value
+    page, long = shown(tmp_path), "document.querySelector('#scale figcaption').textContent"
+    assert browser.run(long).startswith("Unlearning Depth Score, with")
+    browser.open(f"{page}#settings={document.conditions[1][0].condition[:8]}")
+    assert browser.run(long).startswith("Unlearning Depth Score through attn alone, with")
+
+
 def test_a_model_that_was_only_attacked_has_a_row(tmp_path):
     study = {"study_id": "s", "models": {"unlearned": "npo"}, "data": "forget10"}
     study["main"] = {"recovery_adjusted": {"value": 0.4}}
