@@ -22,6 +22,7 @@ from lensaudit.report.shelf import (
     depth_of,
     kinds_of,
     models_of,
+    named_by,
     paired,
 )
 from lensaudit.results.kinds.eval import EvaluationResult, answers_in
@@ -52,6 +53,8 @@ class Document:
     """Title that was chosen."""
     runs: list[PatchRun] = field(default_factory=list)
     """Of each model under each condition, of those that asked the same, the worst."""
+    called: Mapping[str, tuple[str, Path]] = field(default_factory=dict)
+    """Weights -> name and folder of a model that was patched or evaluated."""
     evals: list[EvaluationResult] = field(default_factory=list)
     meta: list[Mapping[str, Any]] = field(default_factory=list)
     steering: list[Mapping[str, Any]] = field(default_factory=list)
@@ -133,7 +136,7 @@ class Document:
     @cached_property
     def models(self) -> Mapping[str, PageModel]:
         """Weights -> the model."""
-        return models_of(self.runs, self.evaluated, self.aggregates, self.verdicts)
+        return models_of(self.runs, self.evaluated, self.aggregates, self.verdicts, self.called)
 
     @property
     def judged(self) -> Mapping[str, Model]:
@@ -270,6 +273,7 @@ def assemble(
     rows = (row for run in document.runs for row in run.rows)
     if given and not any(row["idx"] in given and is_filled(row, given[row["idx"]]) for row in rows):
         idle("--data: fills in texts that rows of `patch` lack, and none lacks one; leave it out")
+    document.called = named_by([*document.runs, *document.evals])
     document.runs, repeated = distinct(document.runs, document.verdicts.models)
     left += [*repeated, *document.beside_shown]
     for attack in [one for one in document.attacks if one.get("said")][_MOST_TEXTS:]:
