@@ -13,7 +13,7 @@ import numpy as np
 from lensaudit.errors import InputError
 from lensaudit.groups import grouped, unit_of
 from lensaudit.models.registry import shipped
-from lensaudit.report.packing import floats, shares, stepped
+from lensaudit.report.packing import floats, rooted, shares
 from lensaudit.results.kinds.eval import EvaluationResult, MetricResult
 from lensaudit.results.kinds.meta import Aggregate
 from lensaudit.results.kinds.patch import PatchRun, rows_hash
@@ -330,7 +330,7 @@ def depth_of(
         },
         "bands": {} if em else _bands(run),
         "scores": floats(run.scores),
-        "s2": shares(run.s2) if em else stepped(run.s2),
+        "s2": shares(run.s2) if em else rooted(run.s2),
         "extra": extra | ({"tokens": tokens} if tokens else {}),
     }
 
