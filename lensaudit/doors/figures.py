@@ -8,7 +8,7 @@ from lensaudit.doors.frames import PATCHED
 from lensaudit.errors import InputError
 from lensaudit.files import check_output, make_folder, write_bytes
 from lensaudit.groups import grouped
-from lensaudit.report.shelf import told_apart, told_names
+from lensaudit.report.shelf import named_by, told_apart, told_names
 from lensaudit.results.kinds.eval import EvaluationResult
 from lensaudit.results.kinds.patch import PatchRun
 from lensaudit.results.locate import Found, locate
@@ -164,11 +164,7 @@ def _labelled(results: Sequence[PatchRun | EvaluationResult]) -> dict[Path, str]
     Several results of one model and score have their folders beside it too; what another score
     says of it stands in another column or table.
     """
-    first: dict[str, PatchRun | EvaluationResult] = {}
-    for one in results:
-        first.setdefault(one.weights, one)
-    names = {weights: one.source for weights, one in first.items()}
-    shown = told_names(names, {weights: one.folder for weights, one in first.items()})
+    shown = told_names(named_by(results))
     kinds = ((getattr(one, "score", ""), one.weights) for one in results)
     found: dict[Path, str] = {}
     for alike in grouped(zip(kinds, results, strict=True)).values():

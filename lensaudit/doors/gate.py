@@ -89,6 +89,7 @@ class Gated:
             "models": [
                 {
                     "model": one.source,
+                    "weights": one.weights,
                     "code": one.code,
                     "passed": not why,
                     "why": list(why),

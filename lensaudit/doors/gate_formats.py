@@ -47,9 +47,11 @@ def _out(one: LeftOut) -> str:
 
 
 def _cases(found: Gated) -> Iterator[tuple[str, str, str, Sequence[str]]]:
-    """Each model and what is left out: its name, code, what JUnit calls it, what is said of it."""
+    """Each model and what is left out: its label, code, what JUnit calls it, what is said of it."""
+    label = labelled([one for one, _ in found.models])
     for one, why in found.models:
-        yield one.source, one.code, "failure" if why else "", why or [one.verdict.sentence]
+        name, said = label[one.weights], one.verdict.sentence.removeprefix(one.source)
+        yield name, one.code, "failure" if why else "", why or [f"{name}{said}"]
     for one in found.left_out:
         yield one.path, _out(one), "failure" if one.unfinished else "skipped", [one.reason]
 

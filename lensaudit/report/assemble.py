@@ -23,6 +23,7 @@ from lensaudit.report.shelf import (
     depth_of,
     kinds_of,
     models_of,
+    named_by,
     paired,
 )
 from lensaudit.results.kinds.eval import EvaluationResult
@@ -53,6 +54,8 @@ class Document:
     """Title that was chosen."""
     runs: list[PatchRun] = field(default_factory=list)
     """Of each model under each condition, of those that asked the same, the worst."""
+    called: Mapping[str, tuple[str, Path]] = field(default_factory=dict)
+    """Weights -> name and folder of a model that was patched or evaluated."""
     evals: list[EvaluationResult] = field(default_factory=list)
     meta: list[Mapping[str, Any]] = field(default_factory=list)
     steering: list[Mapping[str, Any]] = field(default_factory=list)
@@ -96,11 +99,12 @@ class Document:
 
     @cached_property
     def conditions(self) -> list[list[PatchRun]]:
-        """The runs that can be compared row by row; UDS first, then those with the most."""
+        """The runs that can be compared row by row: UDS first, the whole stream, then the most."""
         order = ("uds", COUNTERFACTUAL, "lens", "em")
         return sorted(
             grouped((run.condition, run) for run in self.runs).values(),
-            key=lambda runs: (order.index(runs[0].score), -len(runs)),
+            # a component's depth decides nothing beside the stream's
+            key=lambda runs: (order.index(runs[0].score), runs[0].component != "resid", -len(runs)),
         )
 
     @property
@@ -133,7 +137,7 @@ class Document:
     @cached_property
     def models(self) -> Mapping[str, PageModel]:
         """Weights -> the model."""
-        return models_of(self.runs, self.evaluated, self.aggregates, self.verdicts)
+        return models_of(self.runs, self.evaluated, self.aggregates, self.verdicts, self.called)
 
     @property
     def judged(self) -> Mapping[str, Model]:
@@ -270,6 +274,7 @@ def assemble(
     rows = (row for run in document.runs for row in run.rows)
     if given and not any(row["idx"] in given and is_filled(row, given[row["idx"]]) for row in rows):
         idle("--data: fills in texts that rows of `patch` lack, and none lacks one; leave it out")
+    document.called = named_by([*document.runs, *document.evals])
     document.runs, repeated = distinct(document.runs, document.verdicts.models)
     left += [*repeated, *document.beside_shown]
     for attack in [one for one in document.attacks if one.get("said")][_MOST_TEXTS:]:

@@ -239,9 +239,9 @@ def rows_of(
         for known in (judged.get(weights),)
         for one in _shown(known, place) or (None,)
     ]
-    rows = [row for row in rows if row.cells or row.word]
     rows.sort(key=lambda row: math.inf if (at := _depth(row).sort) is None else at)
-    return [*_anchors(models, first), *rows] if rows else []
+    found = any(row.cells or row.word for row in rows)
+    return [*_anchors(models, first), *rows] if found else []
 
 
 def _depth(row: ModelRow) -> Cell:

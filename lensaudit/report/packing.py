@@ -17,7 +17,7 @@ from lensaudit.results.kinds.patch import PatchRun
 from lensaudit.results.reading import brief
 
 GAP = -32768
-"""Stands for no number in a stepped table."""
+"""Stands for no number in a rooted table."""
 GAP_SHARE = 255
 """Stands for no number among shares."""
 
@@ -34,17 +34,19 @@ def floats(rows: NumberRows) -> str:
     return _text(array(rows).astype("<f4"))
 
 
-def stepped(rows: NumberRows) -> dict[str, Any]:
-    """Rounded numbers, value = step * whole number of 16 bits; the largest is 32767.
+def rooted(rows: NumberRows) -> str:
+    """Numbers of any size in 16 bits each, then a byte a row, from which its largest is told.
 
-    >>> stepped([[1.0, None], [-0.5, 0.0]])["step"] == 1 / 32767
-    True
+    value = ± largest * (whole / 32767)^2 with largest = 2^(byte / 8 - 12): small numbers are told
+    finely beside large ones, and a row does not lose digits to another.
     """
     values = array(rows)
-    largest = np.nanmax(np.abs(values), initial=0.0, where=np.isfinite(values))
-    step = float(largest) / 32767 or 1.0
-    whole = np.where(np.isfinite(values), np.rint(values / step), GAP)
-    return {"step": step, "base64": _text(whole.astype("<i2"))}
+    there = np.isfinite(values)
+    largest = np.max(np.abs(values), axis=1, initial=2.0**-12, where=there, keepdims=True)
+    sizes = np.ceil(8 * (np.log2(largest) + 12)).clip(0, 255)
+    roots = np.sqrt(np.abs(values) / 2 ** (sizes / 8 - 12)).clip(0, 1)
+    whole = np.where(there, np.rint(np.copysign(roots, values) * 32767), GAP)
+    return base64.b64encode(whole.astype("<i2").tobytes() + sizes.astype("u1").tobytes()).decode()
 
 
 def shares(rows: NumberRows) -> str:

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from lensaudit.errors import InputError
-from lensaudit.groups import unit_of
+from lensaudit.groups import grouped, unit_of
 from lensaudit.models.registry import shipped
-from lensaudit.report.packing import floats, shares, stepped
+from lensaudit.report.packing import floats, rooted, shares
 from lensaudit.results.kinds.eval import EvaluationResult, MetricResult
 from lensaudit.results.kinds.meta import Aggregate
 from lensaudit.results.kinds.patch import PatchRun, rows_hash
@@ -85,29 +85,27 @@ def models_of(
     evals: Mapping[str, EvaluationResult],
     aggregates: Sequence[Aggregate],
     verdicts: Verdicts,
+    called: Mapping[str, tuple[str, Path]],
 ) -> dict[str, PageModel]:
     """Weights -> the model, of every one that any result names.
 
-    Weights of the same name are told apart by folder.
+    Weights of the same name are told apart by folder. `called`: by all runs and evaluations.
     """
-    names, folders, judged = {}, {}, verdicts.models
-    for run in runs:
-        names[run.weights] = run.source
-        folders.setdefault(run.weights, run.folder)
-    for weights, run in evals.items():
-        names.setdefault(weights, run.source)
-        folders.setdefault(weights, run.folder)
+    judged = verdicts.models
+    own = {weights: called[weights] for weights in (*(run.weights for run in runs), *evals)}
     for one in judged:
         # what names no weights is of a model of that name, if there is one
-        if one.weights not in names and one.source not in names.values():
-            names[one.weights], folders[one.weights] = one.source, one.folders[0]
+        if one.weights not in own and one.source not in {name for name, _ in own.values()}:
+            own[one.weights] = one.source, one.folders[0]
+    names = {weights: name for weights, (name, _) in own.items()}
     rows = {row.model: row for row in aggregates}
     names |= {f"name {name}": name for name in rows if name not in names.values()}
     measured = {one.weights: one for one in judged if one.measured}
-    shown, manifests, found = told_names(names, folders), count(len(runs)), {}
+    shown = told_names({at: own.get(at, (name, Path())) for at, name in names.items()})
+    manifests, found = count(len(runs)), {}
     for weights, name in names.items():
         row, run, spec = rows.get(name), evals.get(weights), shipped().get(name)
-        end = verdicts.end(weights if weights in folders else name, name)
+        end = verdicts.end(weights if weights in own else name, name)
         role = ROLES[end] if end else spec and spec.role
         method = spec.method if spec else method_in(Path(name))
         known = None if role in ANCHORS else measured.get(weights)
@@ -129,18 +127,32 @@ def models_of(
 
 def labelled(models: Sequence[Model]) -> dict[str, str]:
     """Weights -> what each is called beside the others, as the page calls it."""
-    names = {one.weights: one.source for one in models}
-    return told_names(names, {one.weights: one.folders[0] for one in models})
+    called = {one.weights: (one.source, one.folders[0]) for one in models}
+    called |= named_by(run for one in models for run in (*one.runs, *one.evals))
+    return told_names(called)
 
 
-def told_names(names: Mapping[str, str], folders: Mapping[str, Path]) -> dict[str, str]:
+def named_by(results: Iterable[PatchRun | EvaluationResult]) -> dict[str, tuple[str, Path]]:
+    """Weights -> name and folder of a model: of its depths, else of its evaluations or others.
+
+    Where they name it differently the first name of the alphabet, and the first folder.
+    """
+    found = {}
+    for weights, every in grouped((one.weights, one) for one in results).items():
+        depths = [one for one in every if getattr(one, "score", "") in METRIC_OF]
+        of = depths or [one for one in every if isinstance(one, EvaluationResult)] or every
+        found[weights] = min(one.source for one in of), of[0].folder
+    return found
+
+
+def told_names(called: Mapping[str, tuple[str, Path]]) -> dict[str, str]:
     """Weights -> label; where several models have one name, with the folder of their results."""
-    label = labels(names.values())
-    shown = {weights: label[name] for weights, name in names.items()}
-    for name in set(names.values()):
-        same = [weights for weights, other in names.items() if other == name]
+    label = labels(name for name, _ in called.values())
+    shown = {weights: label[name] for weights, (name, _) in called.items()}
+    for name in label:
+        same = [weights for weights, (other, _) in called.items() if other == name]
         if len(same) > 1:
-            parts = told_apart([folders[weights] for weights in same])
+            parts = told_apart([called[weights][1] for weights in same])
             shown |= {w: f"{label[name]} · {part}" for w, part in zip(same, parts, strict=True)}
     return shown
 
@@ -318,7 +330,7 @@ def depth_of(
         },
         "bands": {} if em else _bands(run),
         "scores": floats(run.scores),
-        "s2": shares(run.s2) if em else stepped(run.s2),
+        "s2": shares(run.s2) if em else rooted(run.s2),
         "extra": extra | ({"tokens": tokens} if tokens else {}),
     }
 

@@ -149,8 +149,8 @@ class Model:
 
     @property
     def source(self) -> str:
-        """What it is called where it was patched; else as a result of it names it."""
-        return min((run.source for run in self.runs), default=self.named)
+        """What it is called where it was patched, else evaluated; else as a result names it."""
+        return min((run.source for run in self.runs or self.evals), default=self.named)
 
     @cached_property
     def judged(self) -> list[Evidence]:
@@ -239,6 +239,7 @@ class Model:
         """The record as a JSON object."""
         return {
             "source": self.source,
+            "weights": self.weights,
             "verdict": asdict(self.verdict),
             "views": {view.name: view.document() for view in self.views},
             **({"keeps": keeps_document(self.keeps)} if self.keeps else {}),

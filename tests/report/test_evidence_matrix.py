@@ -212,6 +212,47 @@ def test_a_model_patched_under_two_settings_has_a_row_for_each(tmp_path):
     assert len([row for row in assemble([tmp_path]).rows if not row.is_anchor]) == 2
 
 
+def test_what_was_evaluated_alone_has_a_row_and_lines_of_its_own(tmp_path, browser, shown):
+    """Also beside a namesake, from which label and weights tell it."""
+    patch_run(tmp_path / "patch", "npo")
+    eval_run(tmp_path / "eval", "npo", weights="sha256:new", forget_Q_A_Prob=0.5)
+    rows = {row.label: row for row in assemble([tmp_path]).rows if not row.is_anchor}
+    assert list(rows) == ["npo · patch", "npo · eval"]
+    assert (rows["npo · eval"].word, rows["npo · eval"].cells) == (None, {})
+    shown(tmp_path)
+    assert browser.run("document.querySelector('#models .count').textContent") == "2 of 2 models"
+    browser.run(
+        "window.saved = []; URL.createObjectURL = blob => { saved.push(blob); return 'blob:x' };"
+        "HTMLAnchorElement.prototype.click = () => {};"
+        "[...document.querySelectorAll('#downloads button')].forEach(one => one.click())"
+    )
+    models, _, metrics, _ = browser.run("Promise.all(saved.map(one => one.text()))")
+    (one, two), (alone,) = (list(csv.DictReader(text.splitlines())) for text in (models, metrics))
+    assert [one["label"], two["label"], alone["label"]] == [*rows, "npo · eval"]
+    assert [two["weights"], two["settings"], two["forget_Q_A_Prob"]] == ["sha256:new", "", "0.5"]
+    assert [one["model"], one["weights"], alone["weights"]] == ["npo", "sha256:npo", "sha256:new"]
+
+
+def test_the_page_opens_on_the_stream_that_its_headline_speaks_of(tmp_path, browser, shown):
+    """Also where more models were patched through a component, and their folders come first."""
+    for folder, name, component, held in (
+        ("attn", "npo", "attn", 0.05),
+        ("attn2", "never", "attn", 0.05),
+        ("resid", "npo", "resid", 0.9),
+    ):
+        patch_run(tmp_path / folder, name, held=held)
+        change(tmp_path / folder, component=component)
+    document = assemble([tmp_path])
+    (first,) = document.first
+    (npo,) = (row for row in document.rows if row.label == "npo")
+    assert (first.folder.name, npo.condition) == ("resid", 0)
+    assert npo.cells["uds"].sort == first.estimate.value
+    page, long = shown(tmp_path), "document.querySelector('#scale figcaption').textContent"
+    assert browser.run(long).startswith("Unlearning Depth Score, with")
+    browser.open(f"{page}#settings={document.conditions[1][0].condition[:8]}")
+    assert browser.run(long).startswith("Unlearning Depth Score through attn alone, with")
+
+
 def test_a_model_that_was_only_attacked_has_a_row(tmp_path):
     study = {"study_id": "s", "models": {"unlearned": "npo"}, "data": "forget10"}
     study["main"] = {"recovery_adjusted": {"value": 0.4}}

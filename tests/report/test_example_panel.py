@@ -111,6 +111,23 @@ def test_the_page_walks_through_the_score_of_a_fact(browser, page):
     assert float(shown) == score
 
 
+def test_a_fact_that_was_ruined_takes_no_digits_from_the_steps_of_another(browser, shown, tmp_path):
+    """And S1 that is as large as tau is not above it."""
+    patch_run(tmp_path / "npo", "npo", n=6)
+    path = tmp_path / "npo" / "results.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    rows[0]["s2"] = [25.0] * 4
+    rows[1] |= {"s1": [0.02, 0.05, 0.0512, 0.0], "s2": [0.0, 0.0, 0.0256, 25.0]}
+    rows[1] |= {"ke": [2], "uds": 0.5}
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    seal(tmp_path / "npo")
+    shown(tmp_path / "npo", address="#example=1")
+    steps = browser.run("document.querySelector('.detail .steps').textContent")
+    assert "1 of 4 layers are above tau 0.05" in steps
+    assert "at layer 2 0.026 / 0.051 is 0.500" in steps
+    assert "0.026 / 0.051 = 0.500. 0: all there" in steps
+
+
 def test_where_full_was_not_asked_the_true_answer_stands(browser, shown, tmp_path):
     asked = {idx: fact(idx) | {"group": f"idx {idx}"} for idx in range(24)}
     patch_run(tmp_path / "out", "npo", asked=asked, per_author=1)

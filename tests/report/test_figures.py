@@ -1,6 +1,7 @@
 """Pictures and tables for a paper, from what lies on disk."""
 
 import json
+import re
 import shutil
 
 import pytest
@@ -11,8 +12,10 @@ from lensaudit.doors import figures
 from lensaudit.doors.figures import depth_table, latex, metrics_table, write_figures
 from lensaudit.errors import InputError
 from lensaudit.report.assemble import assemble
+from lensaudit.report.shelf import labelled
 from lensaudit.results.kinds.eval import read_eval
 from lensaudit.results.kinds.patch import read_patch
+from lensaudit.verdict.collect import verdicts
 
 
 @pytest.fixture(scope="module")
@@ -105,3 +108,47 @@ def test_a_run_without_a_retain_model_is_drawn_too(results, tmp_path, monkeypatc
     seal(folder, kind="counterfactual", inputs=manifest("demo/npo")["inputs"])
     names = {one.name for one in write_figures([folder], tmp_path / "figures")}
     assert {"depth-counterfactual.png", "demo-npo-layers.png", "depth.tex"} <= names
+
+
+def test_a_model_has_one_name_on_the_page_in_the_verdict_and_in_tables(
+    tmp_path, monkeypatch, capsys
+):
+    """Two of one name, evaluated in other folders than patched; and one of two names."""
+    monkeypatch.setenv("MPLBACKEND", "Agg")
+    monkeypatch.setattr(figures, "DPI", 20)
+    place, small = tmp_path / "results", {"n": 6, "n_layers": 2}
+    for weights in ("old", "new"):
+        patch_run(place / f"patch-{weights}", "./npo", **small)
+        eval_run(place / f"eval-{weights}", "./npo", weights=f"sha256:{weights}", es=0.5)
+    for name in ("beta", "alpha"):
+        patch_run(place / f"{weights}-{name}", name, n_layers=2, n=6 + len(name))
+        eval_run(place / f"a-{name}", name, weights="sha256:two", es=0.5)
+    for folder in place.glob("*-*"):
+        kind, name = folder.name.split("-")
+        if kind in ("patch", "new"):
+            inputs = json.loads((folder / "manifest.json").read_text())["inputs"]
+            inputs["source"]["weights"] = f"sha256:{'two' if kind == 'new' else name}"
+            seal(folder, inputs=inputs)
+    names = {"npo · patch-old", "npo · patch-new", "alpha"}
+    document = assemble([place])
+    assert set(document.words()) == names
+    found = verdicts([place])
+    assert set(labelled(found.models).values()) == names
+    assert {one["weights"] for one in found.document()} == {
+        f"sha256:{w}" for w in ("old", "new", "two")
+    }
+    write_figures([place], tmp_path / "figures")
+    for table in ("depth", "metrics"):
+        text = (tmp_path / "figures" / f"{table}.tex").read_text()
+        assert text.count(r"npo \textperiodcentered{} patch-old") == 1
+        assert not re.search("^beta|& beta", text, re.M)
+    (tmp_path / "gate.toml").write_text("")
+    gate = ["verdict", str(place), "--gate", str(tmp_path / "gate.toml"), "--format"]
+    capsys.readouterr()
+    for form in ("junit", "github"):
+        run([*gate, form])
+        said = capsys.readouterr().out
+        assert all(name in said for name in names)
+    run([*gate, "json"])
+    models = json.loads(capsys.readouterr().out)["models"]
+    assert len({one["weights"] for one in models}) == 3

@@ -3,10 +3,12 @@
 import json
 import re
 
+import numpy as np
 import pytest
 from support.report_cases import ERRORS, eval_run, patch_run
 
-from lensaudit.report.render import write_report
+from lensaudit.report.render import asset, write_report
+from lensaudit.screen.cells import number
 
 MEBIBYTE = 1 << 20
 
@@ -188,6 +190,20 @@ def test_hostile_text_stays_text(browser, tmp_path):
     assert "‹U+202E›gnp.exe" in browser.run("document.querySelector('.detail').textContent")
     assert "‹U+2066›model‹U+202E›" in browser.run("document.querySelector('h1').textContent")
     assert not re.search("[\u202a-\u202e\u2066-\u2069\x1b]", browser.run("document.body.innerHTML"))
+
+
+def test_the_page_rounds_as_the_commands_print(browser, small):
+    """Shares of 8, 16 or 64 facts are often exact ties."""
+    values = [at / n for n in (8, 16, 32, 64, 128) for at in range(n + 5)]
+    values += [-1 / 16, -0.3125, 0.0005, 2.5, 31.25, 999.5, *np.random.default_rng(0).random(200)]
+    values = list(map(float, values))
+    script = f"(() => {{ {asset('dom.js')} return {values}.map(one => "
+    for digits in (2, 3):
+        told = browser.run(f"{script} fmt(one, {digits})) }})()")
+        assert told == [number(one, digits) for one in values]
+    assert browser.run(f"{script} percent(one)) }})()") == [f"{100 * one:.0f} %" for one in values]
+    told = browser.run(f"{script} Number(brief(one))) }})()")
+    assert told == [float(f"{one:.4g}") for one in values]
 
 
 def test_a_script_that_is_not_the_page_s_own_does_not_run(browser, small):

@@ -11,7 +11,7 @@ from support.verdict_support import page_data
 from lensaudit.cli.main import run
 from lensaudit.report.assemble import assemble
 from lensaudit.report.headline import LIMITS
-from lensaudit.report.packing import floats, shares, stepped
+from lensaudit.report.packing import floats, rooted, shares
 from lensaudit.report.render import policy, render, write_report
 from lensaudit.results.locate import locate
 from lensaudit.results.manifest import signed
@@ -22,17 +22,35 @@ def decoded(text: str, dtype: str) -> np.ndarray:
     return np.frombuffer(base64.b64decode(text), dtype)
 
 
+def unrooted(text: str, width: int) -> np.ndarray:
+    """Numbers as the page's script reads them."""
+    packed = base64.b64decode(text)
+    n = len(packed) // (2 * width + 1)
+    whole = np.frombuffer(packed[: 2 * n * width], "<i2").reshape(n, width).astype(float)
+    roots = np.where(whole == -32768, np.nan, whole / 32767)
+    sizes = np.frombuffer(packed[2 * n * width :], "u1")[:, None]
+    return 2 ** (sizes / 8 - 12) * roots * np.abs(roots)
+
+
 def test_tables_survive_packing_within_a_step():
     values = np.array([[0.0, -7.25, np.nan], [3.5, 1e-3, 7.0]])
-    packed = stepped(values)
-    back = decoded(packed["base64"], "<i2").reshape(2, 3) * packed["step"]
-    assert np.nanmax(np.abs(back - values)[np.isfinite(values)]) <= packed["step"] / 2
-    assert decoded(packed["base64"], "<i2")[2] == -32768
+    back = unrooted(rooted(values), 3)
+    there = np.isfinite(values)
+    assert back[there] == pytest.approx(values[there], rel=1e-2, abs=1e-8)
+    assert [np.isnan(back).tolist(), back[0, 0]] == [(~there).tolist(), 0.0]
+    # one large number takes no digits from others, of its row or of others: half of .0512 is half
+    back = unrooted(rooted([[25.0, 0.0256], [-0.0256, 1e6]]), 2)
+    assert back[0] == pytest.approx([25.0, 0.0256], rel=2e-3)
+    assert back[0, 1] / 0.0512 == pytest.approx(0.5, abs=5e-4)
+    assert back[1] == pytest.approx([-0.0256, 1e6], rel=0.2)
+    rng = np.random.default_rng(0)
+    many = rng.normal(0, 2, (99, 16))
+    assert np.abs(unrooted(rooted(many), 16) - many).max() < 4e-4
     assert decoded(floats(values), "<f4")[1] == np.float32(-7.25)
     assert decoded(shares([[0.0, 0.5, 1.0, np.nan]]), "u1").tolist() == [0, 127, 254, 255]
     # a third is 84.67 steps, and 0.999 is nearer to 254 than to 253
     assert decoded(shares([[1 / 3, 0.999]]), "u1").tolist() == [85, 254]
-    assert stepped([[None, None]])["step"] == 1.0
+    assert np.isnan(unrooted(rooted([[None, None]]), 2)).all()
 
 
 def test_runs_are_compared_on_the_same_examples_and_settings_alone(tmp_path):
@@ -62,7 +80,7 @@ def test_the_page_holds_what_the_results_hold(tmp_path):
     assert [depth["low"], depth["high"]] == pytest.approx(found["ci95"], rel=1e-4)
     rows = [json.loads(line) for line in (tmp_path / "out" / "results.jsonl").open()]
     assert decoded(condition["s1"], "<f4").reshape(30, 5)[3] == pytest.approx(rows[3]["s1"])
-    s2 = decoded(depth["s2"]["base64"], "<i2").reshape(30, 5) * depth["s2"]["step"]
+    s2 = unrooted(depth["s2"], 5)
     assert s2[3] == pytest.approx(rows[3]["s2"], abs=1e-4)
     scores = decoded(depth["scores"], "<f4")
     assert scores[3] == pytest.approx(rows[3]["uds"])

@@ -16,7 +16,13 @@ const once = (make) => {
 };
 
 const floats = (text) => new Float32Array(bytes(text).buffer);
-const steps = ({ step, base64 }) => Float32Array.from(new Int16Array(bytes(base64).buffer), (v) => (v === -32768 ? NaN : v * step));
+// Of rows of this width: 16 bits a number, then a byte a row for its largest.
+const rooted = (text, width) => {
+  const all = bytes(text);
+  const n = all.length / (2 * width + 1);
+  const largest = Float64Array.from(all.subarray(2 * width * n), (size) => 2 ** (size / 8 - 12));
+  return Float32Array.from(new Int16Array(all.buffer, 0, width * n), (v, at) => (v === -32768 ? NaN : largest[Math.floor(at / width)] * (v / 32767) * Math.abs(v / 32767)));
+};
 const shares = (text) => Float32Array.from(bytes(text), (v) => (v === 255 ? NaN : v / 254));
 
 const LIMITS = DATA.limits;
@@ -51,14 +57,16 @@ const sharedTables = once((condition) => ({
   baseline: condition.baseline ? floats(condition.baseline) : null,
 }));
 
+// S1 is float32: as large as tau is not above it.
+const tauOf = ({ settings }) => Math.fround(settings.tau);
 // Everything per example of one run; erasure is derived, as in the formula.
 const tables = once((run) => {
   const { s1, baseline } = sharedTables(run.where);
-  const s2 = run.where.score === 'em' ? shares(run.s2) : steps(run.s2);
+  const s2 = run.where.score === 'em' ? shares(run.s2) : rooted(run.s2, run.where.layers.length);
   const scores = floats(run.scores);
   const erasure = new Float32Array(s1.length).fill(NaN);
   if (run.where.score !== 'em') {
-    const tau = run.where.settings.tau;
+    const tau = tauOf(run.where);
     for (let at = 0; at < s1.length; at += 1) if (s1[at] > tau) erasure[at] = clamp(s2[at] / s1[at], 0, 1);
   }
   const reasons = new Map(Object.entries(run.unscored).flatMap(([why, idx]) => idx.map((one) => [one, why])));

@@ -25,13 +25,21 @@ const bdi = (text, kind) => h('bdi', { class: kind }, text);
 // A plain table in a box of its own: what is too wide scrolls there, and the page stays as it is.
 const grid = (label, titles, rows) => h('div', { class: 'wrap plain' }, h('table', { 'aria-label': label }, h('thead', {}, h('tr', {}, titles.map((title, at) => h('th', rows[0]?.cells?.[at]?.classList.contains('num') ? { class: 'num' } : {}, title)))), h('tbody', {}, rows)));
 
-const fmt = (value, digits = 3) => (Number.isFinite(value) ? value.toFixed(digits).replace(/^-(0\.?0*)$/, '$1') : '–');
+// An exact tie goes to the even digit, as in what the commands print; toFixed takes it away from 0.
+const rounded = (value, digits) => {
+  const away = value.toFixed(digits);
+  const tie = Math.abs(value * 2 ** (digits + 1)) % 2 === 1;
+  return (tie && away.at(-1) % 2 ? (value * (1 - 1e-9)).toFixed(digits) : away).replace(/^-(0\.?0*)$/, '$1');
+};
+const fmt = (value, digits = 3) => (Number.isFinite(value) ? rounded(value, digits) : '–');
 const brief = (value) => {
   if (!Number.isFinite(value)) return '–';
   const size = Math.abs(value);
-  return size !== 0 && (size < 1e-3 || size >= 1e5) ? value.toExponential(2) : String(Number(value.toPrecision(4)));
+  if (size !== 0 && (size < 1e-3 || size >= 1e5)) return value.toExponential(2);
+  const digits = 3 - Math.floor(Math.log10(size || 1));
+  return String(Number(digits < 0 ? value.toPrecision(4) : rounded(value, digits)));
 };
-const percent = (share) => (Number.isFinite(share) ? `${Math.round(100 * share)} %` : '–');
+const percent = (share) => (Number.isFinite(share) ? `${fmt(100 * share, 0)} %` : '–');
 const clamp = (value, low, high) => Math.min(high, Math.max(low, value));
 const mean = (values) => {
   const there = values.filter(Number.isFinite);

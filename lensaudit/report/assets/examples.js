@@ -145,7 +145,7 @@ function exampleSteps(run, which) {
   const sum = (of) => there.reduce((total, one) => total + of(one), 0);
   const entity = run.where.examples[which].entity;
   return h('details', { class: 'steps' }, h('summary', {}, 'How this score comes about'), h('ol', {},
-    h('li', {}, 'S1, where the fact is: full gives ', bdi(entity || 'the entity'), ` ${fmt(baseline[which])} nats a token. With ${anchorOf(run.where)} stream in place of its own it loses S1, the most ${fmt(most.s1)} nats at layer ${most.layer}. ${every.filter((one) => one.s1 > tau).length} of ${every.length} layers are above tau ${tau}: they encode the fact.`),
+    h('li', {}, 'S1, where the fact is: full gives ', bdi(entity || 'the entity'), ` ${fmt(baseline[which])} nats a token. With ${anchorOf(run.where)} stream in place of its own it loses S1, the most ${fmt(most.s1)} nats at layer ${most.layer}. ${every.filter((one) => one.s1 > tauOf(run.where)).length} of ${every.length} layers are above tau ${tau}: they encode the fact.`),
     h('li', {}, 'S2, what is gone: the same with this model’s stream. Erasure is S2 / S1, cut to 0 and 1', there.length > 0 && `: at layer ${there[0].layer} ${fmt(there[0].s2)} / ${fmt(there[0].s1)} is ${fmt(there[0].erasure)}`, '.'),
     h('li', {}, Number.isFinite(scores[which]) ? `UDS, how deep it is erased: the mean of erasure, each layer weighted by S1. ${fmt(sum((one) => one.s1 * one.erasure))} / ${fmt(sum((one) => one.s1))} = ${fmt(scores[which])}. 0: all there; 1: as in a model that never saw it.` : 'UDS is not scored: no layer encodes the fact.')));
 }

@@ -313,7 +313,7 @@ function mountRecord() {
   const body = section('record');
   const chosen = () => current.run();
   body.append(h('div', { class: 'controls', id: 'downloads' },
-    RUNS.length > 0 && button('models.csv', () => save('models.csv', 'text/csv', modelsCsv())),
+    MODELS.length > 0 && button('models.csv', () => save('models.csv', 'text/csv', modelsCsv())),
     HAS_TABLES && button('examples.csv of the chosen model', () => save('examples.csv', 'text/csv', examplesCsv(chosen()))),
     MEASURED.length > 0 && button('metrics.csv', () => save('metrics.csv', 'text/csv', metricsCsv())),
     button('everything as JSON', () => save('audit.json', 'application/json', $('#data').textContent))));
@@ -334,10 +334,16 @@ function mountRecord() {
     Object.entries(run.unscored).map(([why, idx]) => [bdi(why), ` — idx ${idx.join(', ')}. `]))))));
 }
 
+// Two models may have one name: the label and the weights tell them apart.
+const TOLD = ['model', 'label', 'weights'];
+const toldOf = (info) => [info.name, info.label, info.weights.startsWith('name ') ? '' : info.weights];
+
 function modelsCsv() {
   const names = DATA.metric_kinds.map((kind) => kind.name);
-  return csv(['model', 'method', 'epoch', 'settings', 'score', 'value', 'low', 'high', 'n', 'n_scored', ...names],
-    RUNS.map((run) => [run.info.name, run.info.method, run.info.epoch, run.where.id, run.where.score, run.value, run.low, run.high, run.n, run.n_scored, ...names.map((name) => metricOf(run.info, name))]));
+  const patched = new Set(RUNS.map((run) => run.info));
+  const others = MODELS.filter((info) => !patched.has(info)).map((info) => ({ info, where: {} }));
+  return csv([...TOLD, 'method', 'epoch', 'settings', 'score', 'value', 'low', 'high', 'n', 'n_scored', ...names],
+    [...RUNS, ...others].map((run) => [...toldOf(run.info), run.info.method, run.info.epoch, run.where.id, run.where.score, run.value, run.low, run.high, run.n, run.n_scored, ...names.map((name) => metricOf(run.info, name))]));
 }
 
 function examplesCsv(run) {
@@ -350,6 +356,6 @@ function examplesCsv(run) {
 
 function metricsCsv() {
   const numbers = ['value', 'low', 'high', 'n_scored', 'n_unscored', 'reason', 'told'];
-  return csv(['model', 'metric', 'high_means', ...numbers],
-    MODELS.flatMap((model) => DATA.metric_kinds.filter((kind) => model.metrics[kind.name]).map((kind) => [model.name, kind.name, kind.high_means, ...numbers.map((_, at) => model.metrics[kind.name][at])])));
+  return csv([...TOLD, 'metric', 'high_means', ...numbers],
+    MODELS.flatMap((model) => DATA.metric_kinds.filter((kind) => model.metrics[kind.name]).map((kind) => [...toldOf(model), kind.name, kind.high_means, ...numbers.map((_, at) => model.metrics[kind.name][at])])));
 }

@@ -47,6 +47,9 @@ function ground(condition, x, top, bottom, runs) {
   ];
 }
 
+// A component's depth is not that of the whole stream, which the table of models has.
+const longName = ({ score, settings }) => `${SCORE_LONG[score]}${['resid', undefined].includes(settings.component) ? '' : ` through ${settings.component} alone`}`;
+
 function forest(runs, condition, width) {
   const longest = Math.max(...runs.map((run) => run.label.length), 11);
   const left = Math.min(width * 0.42, longest * 8 + 22);
@@ -75,8 +78,8 @@ function forest(runs, condition, width) {
       g('text', { x: width, y: y(at) + 4, 'text-anchor': 'end', class: 'strong' }, fmt(one.value)));
     return hover(press(line, `${one.label}: ${SCORE_NAMES[condition.score]} ${fmt(one.value)}, show it`, () => current.choose(one)), () => runLines(one));
   };
-  return h('div', {}, canvas(width, bottom + 48, `${SCORE_LONG[condition.score]} of ${runs.length} models`, ground(condition, x, 8, bottom, runs), rows.map(row)),
-    h('figcaption', {}, `${SCORE_LONG[condition.score]}${runs.some((run) => Number.isFinite(run.low)) ? `, with 95 % intervals by ${condition.unit}s` : ''}${runs.some((run) => !Number.isFinite(run.low) && run.why) ? '; a model without one has too few' : ''}. ◇ ${inside(condition) ? 'full: the end of the scale. Shaded: scores of models that never saw the facts' : 'anchors: what calibrates the scale'}.`));
+  return h('div', {}, canvas(width, bottom + 48, `${longName(condition)} of ${runs.length} models`, ground(condition, x, 8, bottom, runs), rows.map(row)),
+    h('figcaption', {}, `${longName(condition)}${runs.some((run) => Number.isFinite(run.low)) ? `, with 95 % intervals by ${condition.unit}s` : ''}${runs.some((run) => !Number.isFinite(run.low) && run.why) ? '; a model without one has too few' : ''}. ◇ ${inside(condition) ? 'full: the end of the scale. Shaded: scores of models that never saw the facts' : 'anchors: what calibrates the scale'}.`));
 }
 
 const runLines = (run) => [
@@ -114,8 +117,8 @@ function crowd(runs, condition, width) {
       }),
     ];
   });
-  return h('div', {}, canvas(width, bottom + 48, `${SCORE_LONG[condition.score]} of ${runs.length} models`, ground(condition, x, 4, bottom, runs), dots),
-    h('figcaption', {}, `${SCORE_LONG[condition.score]} of ${runs.length} models; click one to look at it. The bars at the ends are ${rolesOf(condition).join(' and ')} as sources.`));
+  return h('div', {}, canvas(width, bottom + 48, `${longName(condition)} of ${runs.length} models`, ground(condition, x, 4, bottom, runs), dots),
+    h('figcaption', {}, `${longName(condition)} of ${runs.length} models; click one to look at it. The bars at the ends are ${rolesOf(condition).join(' and ')} as sources.`));
 }
 
 const FIRST_METRICS = ['overall', 'mem', 'privacy', 'utility_rel', 'model_utility', 'forget_Q_A_Prob', 'forget_Q_A_ROUGE', 'forget_quality', 'mia_min_k', 'extraction_strength'];
