@@ -111,3 +111,15 @@ def test_experts_take_no_more_than_the_block_that_they_belong_to(tmp_path, tiny_
     words = ["cache", "--model", str(tmp_path / "a")]
     part = audited(save_questions(tmp_path), "part", *words, mb=360)
     assert part.returncode == 0, part.stderr
+
+
+@pytest.mark.slow
+def test_weights_that_are_cast_take_what_they_take_when_cast(tmp_path, tiny_tokenizer):
+    sizes = {"hidden_size": 1024, "intermediate_size": 5120, "num_attention_heads": 8}
+    support.tiny_model_of("Llama", **sizes, num_key_value_heads=8).save_pretrained(tmp_path / "a")
+    tiny_tokenizer.save_pretrained(tmp_path / "a")
+    words = ["cache", "--model", str(tmp_path / "a"), "--dtype", "bfloat16"]
+    # 152 MiB, of a file of 304, and 163 MiB for activations
+    part = audited(save_questions(tmp_path), "part", *words, mb=420)
+    assert part.returncode == 0, part.stderr
+    assert "block by block" not in part.stdout + part.stderr
