@@ -16,6 +16,7 @@ from lensaudit.models.large.empty import cast_as_loaded
 from lensaudit.models.large.placement import check_fits, where_spread, whole_placement
 from lensaudit.models.large.streaming import first_block_alone, load_placed
 from lensaudit.models.linear import with_fast_layers
+from lensaudit.models.memory import counts_mapped_files
 from lensaudit.models.weight_files import HARMLESS, header_of
 
 NOT_CAUSAL = {torch.float32: 1e-3, torch.bfloat16: 0.05, torch.float16: 0.05}
@@ -52,9 +53,11 @@ def load_causal(
     transformers.utils.logging.disable_progress_bar()
     name = checkpoint.spec.name
     placement = where_spread(checkpoint, dtype=dtype, device=device, spread=spread)
-    if checkpoint.packed:
+    # transformers maps a whole file, beside copies of what it casts or puts together
+    by_tensor = checkpoint.packed or (counts_mapped_files() and checkpoint.adapter is None)
+    if by_tensor:
         placement = placement or whole_placement(checkpoint, dtype=dtype, device=device)
-    if placement is not None and (placement.way != "whole" or checkpoint.packed):
+    if placement is not None and (placement.way != "whole" or by_tensor):
         with loading(f"{name}: cannot be loaded"), one_memory_error():
             model, found = load_placed(checkpoint, placement, dtype=dtype, attn=attn)
         _check_whole(name, found)

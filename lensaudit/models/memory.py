@@ -48,6 +48,11 @@ def left_by_limits() -> int | None:
     return max(0, min(left)) if left else None
 
 
+def counts_mapped_files() -> bool:
+    """Whether a limit of this process counts files that are mapped: `ulimit -v` or `ulimit -d`."""
+    return any(True for _ in _left_to_process())
+
+
 def _left_to_process() -> Iterator[int]:
     with suppress(ImportError, OSError):
         import resource  # not on every system

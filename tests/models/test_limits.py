@@ -4,8 +4,11 @@ import resource
 
 import pytest
 import torch
+import transformers
+from support import checkpoint_of
 
 from lensaudit.models import memory
+from lensaudit.models.causal import load_causal
 from lensaudit.models.memory import free_bytes
 
 
@@ -26,6 +29,21 @@ def test_limits_of_the_process_are_kept(limit, place):
         assert 290 <= free_bytes("cpu") >> 20 <= 300
     finally:
         resource.setrlimit(limit, before)
+
+
+@pytest.mark.parametrize("limit", [resource.RLIMIT_AS, resource.RLIMIT_DATA])
+def test_under_a_limit_that_counts_mapped_files_none_is_mapped(limit, tiny_checkpoint, monkeypatch):
+    tokens, checkpoint = torch.tensor([[5, 6, 7, 8]]), checkpoint_of(tiny_checkpoint)
+    wanted = load_causal(checkpoint, dtype=torch.bfloat16)(tokens).logits
+    monkeypatch.delattr(transformers.AutoModelForCausalLM, "from_pretrained")
+    before = resource.getrlimit(limit)
+    resource.setrlimit(limit, (1 << 50, before[1]))
+    try:
+        found = load_causal(checkpoint, dtype=torch.bfloat16)
+    finally:
+        resource.setrlimit(limit, before)
+    assert torch.equal(found(tokens).logits, wanted)
+    assert all(one.requires_grad for one in found.parameters())
 
 
 def test_the_narrowest_control_group_counts_and_cached_files_can_be_given_up(monkeypatch, tmp_path):

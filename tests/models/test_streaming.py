@@ -6,6 +6,7 @@ import pytest
 import support
 import torch
 from support import checkpoint_of
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from lensaudit.errors import InputError, WorkError
 from lensaudit.models.blocks import block_of
@@ -184,6 +185,42 @@ def test_what_is_stored_is_cast(tiny_checkpoint, tmp_path, with_free):
     part = load_causal(checkpoint_of(folder), spread=0)
     assert part(TOKENS).logits.dtype == torch.float32
     assert torch.equal(part(TOKENS).logits, wanted)
+
+
+class Made(TorchDispatchMode):
+    """Bytes of the largest tensor that was made beside a room."""
+
+    def __init__(self, room):
+        super().__init__()
+        self.room, self.largest = room.untyped_storage().data_ptr(), 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        found = func(*args, **(kwargs or {}))
+        one = found.untyped_storage() if isinstance(found, torch.Tensor) else None
+        if one is not None and one.data_ptr() != self.room:
+            self.largest = max(self.largest, one.nbytes())
+        return found
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_experts_come_into_their_block_one_by_one(dtype, tiny_tokenizer, tmp_path, with_free):
+    model = support.tiny_model_of("Mixtral", num_local_experts=8, num_hidden_layers=2)
+    model.save_pretrained(tmp_path)
+    tiny_tokenizer.save_pretrained(tmp_path)
+    wanted = load_causal(checkpoint_of(tmp_path), dtype=dtype).model.layers[1].mlp.experts
+    with_free(all_on("cpu", stored_tensors(tmp_path), dtype).least)
+    part = load_causal(checkpoint_of(tmp_path), dtype=dtype, spread=0)
+    brings = streamed(part)
+    brings.bring(0)
+    with Made(brings._rooms[0]) as made:
+        brings.bring(1)
+    found = part.model.layers[1].mlp.experts
+    assert torch.equal(found.gate_up_proj, wanted.gate_up_proj)
+    assert torch.equal(found.down_proj, wanted.down_proj)
+    # what is cast is read first
+    matrices = [one for name, one in stored_tensors(tmp_path).items() if "layers.1." in name]
+    read = 0 if dtype == torch.float32 else max(one.n_bytes for one in matrices)
+    assert made.largest == max(read, dtype.itemsize)
 
 
 def test_broken_checkpoints_are_refused_in_the_same_words(tiny_checkpoint, tmp_path, with_free):

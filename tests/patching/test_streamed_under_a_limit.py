@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+import support
 import torch
 from support.audit_helpers import save_family, save_questions
 
@@ -19,6 +20,7 @@ import lensaudit.auditing.patch, lensaudit.doors.cache_fill
 # what a run imports where it is needed is no part of what it takes
 import lensaudit.models.booting, lensaudit.patching.controls, lensaudit.patching.wavefront
 import scipy.stats, sklearn, transformers.models.llama.modeling_llama
+import transformers.models.mixtral.modeling_mixtral
 from lensaudit.cli.main import main
 from lensaudit.models.large import placement
 mb, unchecked = int(sys.argv[1]), sys.argv[2] == "unchecked"
@@ -98,3 +100,26 @@ def test_a_model_larger_than_the_limit_of_its_process_is_audited_block_by_block(
     dead = audited(tmp_path, "none", *words, mb=LEFT_MB, checked="unchecked")
     assert dead.returncode != 0
     assert "out of memory" in dead.stderr
+
+
+@pytest.mark.slow
+def test_experts_take_no_more_than_the_block_that_they_belong_to(tmp_path, tiny_tokenizer):
+    sizes = {"hidden_size": 512, "intermediate_size": 3584, "num_hidden_layers": 2}
+    support.tiny_model_of("Mixtral", **sizes, num_local_experts=8).save_pretrained(tmp_path / "a")
+    tiny_tokenizer.save_pretrained(tmp_path / "a")
+    # a block of 176 MiB, and 163 MiB for activations
+    words = ["cache", "--model", str(tmp_path / "a")]
+    part = audited(save_questions(tmp_path), "part", *words, mb=360)
+    assert part.returncode == 0, part.stderr
+
+
+@pytest.mark.slow
+def test_weights_that_are_cast_take_what_they_take_when_cast(tmp_path, tiny_tokenizer):
+    sizes = {"hidden_size": 1024, "intermediate_size": 5120, "num_attention_heads": 8}
+    support.tiny_model_of("Llama", **sizes, num_key_value_heads=8).save_pretrained(tmp_path / "a")
+    tiny_tokenizer.save_pretrained(tmp_path / "a")
+    words = ["cache", "--model", str(tmp_path / "a"), "--dtype", "bfloat16"]
+    # 152 MiB, of a file of 304, and 163 MiB for activations
+    part = audited(save_questions(tmp_path), "part", *words, mb=420)
+    assert part.returncode == 0, part.stderr
+    assert "block by block" not in part.stdout + part.stderr

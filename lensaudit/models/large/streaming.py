@@ -8,7 +8,6 @@ turns they show a single NaN, so that nothing can be computed with weights that 
 
 import contextlib
 import copy
-import math
 import re
 import weakref
 from collections import defaultdict
@@ -36,6 +35,8 @@ Found = dict[str, Any]
 """What transformers says of loading: missing, unexpected and mismatched tensors."""
 Read = Callable[[Stored], Tensor]
 Slices = Callable[[], Sequence[Tensor]]
+EXPERTS = [("MergeModulelist", 0), ("Concatenate", 1)]
+"""transformers' steps from the tensors of experts to one of all of them; maybe the first alone."""
 _Placed = tuple[nn.Parameter, Tensor]
 
 
@@ -63,6 +64,38 @@ class Piece:
             converter.add_tensor(self.target, one.name, pattern, cast(Any, read(one)))
         made = converter.convert(self.target, model=model, config=model.config)
         return {name: one[0] if isinstance(one, list) else one for name, one in made.items()}
+
+    def fill(self, model: Any, read: Read, places: Mapping[str, Tensor]) -> None:
+        """The parameters into their places; tensor by tensor where none of them is changed."""
+        parts = self._parts(places)
+        if parts is None:
+            for name, tensor in self.made(model, read).items():
+                places[name].copy_(tensor)
+        for one, place in parts or ():
+            as_it_is = read is _from_file and type(one) is Stored and one.dtype == place.dtype
+            if as_it_is and place.is_cpu and place.is_contiguous():
+                one.read_into(place.view(-1))
+            else:
+                place.copy_(read(one))
+
+    def _parts(self, places: Mapping[str, Tensor]) -> list[tuple[Stored, Tensor]] | None:
+        """Each stored tensor, and which part of a parameter it is; None: it is more than moved."""
+        if self.converter is None:
+            return [(self.stored[0][1], places[self.target])]
+        steps = [(type(one).__name__, vars(one).get("dim")) for one in self.converter.operations]
+        if steps not in (EXPERTS[:1], EXPERTS) or len(places) > 1:
+            return None
+        groups = [
+            own
+            for wanted in self.converter.source_patterns
+            if (own := [one for pattern, one in self.stored if pattern == wanted])
+        ]
+        joint = places[self.target].split([group[0].shape[0] for group in groups], 1)
+        return [
+            pair
+            for group, part in zip(groups, joint, strict=True)
+            for pair in zip(group, part.unbind(0), strict=True)
+        ]
 
 
 def pieces_of(model: Any, tensors: Mapping[str, Stored]) -> list[Piece]:
@@ -159,12 +192,13 @@ class Streamed:
         made, start = [], 0
         with torch.no_grad():
             for piece, read, parameters in self._rests[layer]:
-                for name, tensor in self._read(piece, read, room[start:]).items():
-                    end = start + tensor.numel()
-                    place = room[start:end].view(tensor.shape)
-                    there = tensor.data_ptr() == place.data_ptr()
-                    made.append((parameters[name], place if there else place.copy_(tensor)))
+                places = {}
+                for name, one in parameters.items():
+                    end = start + one.numel()
+                    places[name] = room[start:end].view(one.shape)
+                    made.append((one, places[name]))
                     start = end
+                piece.fill(self._model(), read, places)
         return made
 
     def _room(self, at: int) -> Tensor:
@@ -177,17 +211,6 @@ class Streamed:
             largest = max(sum(one.numel() for one in block) for block in blocks)
             self._rooms.append(torch.empty(largest, dtype=first.dtype, device=first.device))
         return self._rooms[at]
-
-    def _read(self, piece: Piece, read: Read, room: Tensor) -> Mapping[str, Tensor]:
-        """The parameters of a piece; straight into their place where nothing is to be changed."""
-        _, stored = piece.stored[0]
-        as_it_is = type(stored) is Stored and stored.dtype == room.dtype
-        straight = read is _from_file and as_it_is and room.device.type == "cpu"
-        if piece.converter is not None or not straight:
-            return piece.made(self._model(), read)
-        flat = room[: math.prod(stored.shape)]
-        stored.read_into(flat)
-        return {piece.target: flat.view(stored.shape)}
 
     def _leave(self, layer: int) -> None:
         self._here = None
@@ -316,8 +339,10 @@ def _settle(model: Any, pieces: Iterable[Piece], placement: Placement, dtype: to
         place = placement.device if layer is None else placement.blocks[layer]
         stays = place == placement.device or wanted[first] != dtype or first in buffers
         if layer is None or stays:
-            for name, tensor in piece.made(model, _from_file).items():
-                here = tensor.to(placement.device, wanted[first])
+            how: Any = {"dtype": wanted[first], "device": placement.device}
+            places = {name: torch.empty(one.shape, **how) for name, one in names.items()}
+            piece.fill(model, _from_file, places)
+            for name, here in places.items():
                 _put(model, name, here if name in buffers else nn.Parameter(here))
             continue
         parameters = {
