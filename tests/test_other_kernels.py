@@ -1,7 +1,7 @@
 """Goldens and theorems once more under the kernels of other processors; a folder that moves.
 
-A process chooses its kernels when it starts, so each test here starts one. `make test` runs a
-slice under the oldest; `make slow` the numeric rooms under each that this machine has.
+A process chooses its kernels when it starts, so tests here start one. `make test` runs a slice
+under the oldest; `make slow` the numeric rooms under each that this machine has.
 """
 
 import json
@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 import pytest
 from support.command_golden import _contents, call, difference
 
-from benchmarks.kernels import KERNELS, environment, fingerprint, run, why_not
+from benchmarks.kernels import KERNELS, environment, fingerprint, why_not
 
 ROOT = Path(__file__).parents[1]
 GOLDENS = "tests/test_command_goldens.py::test_a_command_says_and_writes_what_it_did"
@@ -29,11 +29,16 @@ ROOMS = (
     *("association", "auditing", "gym", "meta", "demo_family", "test_command_goldens.py"),
 )
 PYTEST = """
-import json, sys, pytest
+import contextlib, json, sys, pytest
 from benchmarks.kernels import fingerprint
 print(json.dumps(fingerprint()), flush=True)
-sys.exit(pytest.main(sys.argv[1:]))
+options, folder, commands = json.loads(sys.argv[1])
+code = pytest.main(options)
+from lensaudit.cli.main import run
+with contextlib.chdir(folder):
+    sys.exit(code or max(map(run, commands), default=0))
 """
+"""Tests, then commands in a folder."""
 
 
 @pytest.fixture(params=KERNELS)
@@ -44,12 +49,14 @@ def kernel(request):
     return request.param
 
 
-def passed(kernel: str, chosen: tuple[str, ...], folder: Path) -> int:
-    """How many of the chosen tests passed under the kernels; all that ran did."""
+def passed(kernel: str, chosen: tuple[str, ...], folder: Path, *commands: str) -> int:
+    """How many of the chosen tests passed under the kernels; all that ran did, and commands."""
     report = folder / "report.xml"
     options = ["-n", "0", "-p", "no:cacheprovider", f"--junitxml={report}", "--tb=short"]
+    options += [f"--basetemp={folder / 'tests'}", *chosen]
+    asked = [options, str(folder), [one.split() for one in commands]]
     done = subprocess.run(
-        [sys.executable, "-c", PYTEST, *options, f"--basetemp={folder / 'tests'}", *chosen],
+        [sys.executable, "-c", PYTEST, json.dumps(asked)],
         cwd=ROOT,
         env=environment(kernel),
         capture_output=True,
@@ -69,9 +76,25 @@ def differs(found: dict[str, str], kernel: str) -> None:
         assert all(found[name] != bits for name, bits in fingerprint().items()), found
 
 
-@pytest.mark.parametrize("kernel", ["oldest"], indirect=True)
-def test_what_differed_most_holds_under_the_oldest_kernels(kernel, tmp_path):
-    assert passed(kernel, SLICE, tmp_path) >= len(SLICE)
+ASKED = "patch --source demo/npo --layers 3,14 --align none --limit"
+
+
+@pytest.fixture(scope="module")
+def oldest(tmp_path_factory):
+    """How many tests of the slice passed there; a folder that goes there, and what it held."""
+    if why := why_not("oldest"):
+        pytest.skip(why)
+    folder = tmp_path_factory.mktemp("oldest")
+    assert call(f"{ASKED} 2 --out out".split(), folder)[0] == 0
+    made = _contents(folder / "out")
+    # there: the same again, twice as many rows of which half are kept, and everything as written
+    commands = f"{ASKED} 2 --out out", f"{ASKED} 4 --out more", "verify out more"
+    return passed("oldest", SLICE, folder, *commands), folder, made
+
+
+def test_what_differed_most_holds_under_the_oldest_kernels(oldest):
+    n_passed, *_ = oldest
+    assert n_passed >= len(SLICE)
 
 
 @pytest.mark.slow
@@ -80,22 +103,11 @@ def test_a_numeric_room_holds_under_other_kernels(kernel, room, tmp_path):
     assert passed(kernel, (f"tests/{room}",), tmp_path) > 0
 
 
-ASKED = "patch --source demo/npo --layers 3,14 --align none --limit"
-
-
-@pytest.mark.parametrize("kernel", ["oldest"], indirect=True)
-def test_a_folder_that_moves_to_another_processor_goes_on_there(kernel, tmp_path):
-    here, alone = tmp_path / "here", tmp_path / "alone"
-    here.mkdir()
-    alone.mkdir()
-    assert call(f"{ASKED} 2 --out out".split(), here)[0] == 0
-    made = _contents(here / "out")
-    # there: the same again, twice as many rows of which half are kept, and everything as written
-    found = run(here, kernel, f"{ASKED} 2 --out out", f"{ASKED} 4 --out more", "verify out more")
-    differs(found, kernel)
+def test_a_folder_that_moves_to_another_processor_goes_on_there(oldest, tmp_path):
+    _, here, made = oldest
     assert _contents(here / "out") == made
-    assert call(f"{ASKED} 4 --out more".split(), alone)[0] == 0
-    mixed, own = (texts(folder / "more") for folder in (here, alone))
+    assert call(f"{ASKED} 4 --out more".split(), tmp_path)[0] == 0
+    mixed, own = (texts(folder / "more") for folder in (here, tmp_path))
     assert difference(own, mixed) is None
     kept = set(texts(here / "out")["layers.csv"]) & set(mixed["layers.csv"])
     assert len(kept) == 1 + 2 * 2  # the header, and two layers of two rows to the last bit

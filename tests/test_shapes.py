@@ -13,20 +13,25 @@ install_import_hook("lensaudit", "beartype.beartype")  # modules are imported as
 
 import lensaudit as la
 from lensaudit.cli.main import run
+from lensaudit.data.embedded import embedded_rows
+from lensaudit.files import write_json
 
-few = {"limit": 8, "activations": "kept"}
+write_json(Path("rows.json"), embedded_rows("forget")[::16])
+write_json(Path("kept.json"), embedded_rows("retain")[::5])
+few = {"data": "rows.json", "activations": "kept"}
+neutral = {"validity_data": "kept.json", "align": "affine", "align_tokens": 200}
 la.cache("demo/npo", **few)
-found = la.patch("demo/npo", out="patch", align="affine", align_tokens=200, **few)
+found = la.patch("demo/npo", out="patch", **neutral, **few)
 assert found.summary["aligned"] is not None, found.summary
-la.patch("demo/npo", out="head", component="head:1", layers="3", **few)
+la.patch("demo/npo", out="head", component="head:1", layers="3", ask="none", **few)
 said = la.evaluate("demo/npo", out="eval", limit=2, metrics="exact_memorization")
 assert said.summary["exact_memorization"] is not None
-known = la.know("demo/npo", out="know", readers=("outputs", "lens"), placebos=0, **few)
+known = la.know("demo/npo", out="know", readers=("outputs", "lens"), placebos=0, retain_data="kept.json", **few)
 assert 0 <= known.p <= 1
 assert run(["report", "patch", "eval", "know", "-o", "page.html"]) == 0
 print(Path("page.html").stat().st_size)
 """
-"""Every room from cache to page on a fact of each of eight authors."""
+"""Every room from cache to page on a fact of each of four authors, and few neutral rows."""
 
 
 def test_cache_patch_eval_know_and_page_are_what_their_annotations_say(tmp_path):

@@ -42,6 +42,7 @@ for arguments in json.loads(sys.argv[1]):
     print("<end>", end="", flush=True)
     print("<end>", code, *sorted(heavy), file=sys.stderr)
 """
+pytestmark = pytest.mark.usefixtures("one_type")
 PATCH = ("patch", "--limit", "2", "--layers", "9,12", "--align", "none")
 
 

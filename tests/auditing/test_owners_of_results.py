@@ -15,7 +15,10 @@ from lensaudit.models.registry import load_registry, resolve
 from lensaudit.results.manifest import BEGUN, manifest
 from lensaudit.results.renewal import renew
 
+pytestmark = pytest.mark.usefixtures("one_type")
 LIMIT = 2
+BARE = dict.fromkeys(("align", "ask", "association"), "none")
+"""Whose folder it is hangs on none of these."""
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +112,7 @@ def test_an_evaluation_is_replaced_by_one_that_asks_for_more_and_by_no_other(pla
 
 
 def test_an_audit_of_other_rows_has_its_own_folder(place):
-    settings = {"suite": "none", "limit": 1}
+    settings = {"suite": "none", "limit": 1, **BARE}
     one = la.audit("demo/npo", **settings)
     assert la.audit("demo/npo", **settings).folder == one.folder
     other = la.audit("demo/npo", **{**settings, "limit": LIMIT})

@@ -11,6 +11,9 @@ from lensaudit.cli.main import run
 from lensaudit.data.tofu import forget_set
 
 
+pytestmark = pytest.mark.usefixtures("one_type")
+
+
 def patching(family, data, folder):
     """Runs `lensaudit patch` on a family of checkpoints."""
 

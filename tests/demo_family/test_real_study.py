@@ -11,7 +11,7 @@ from support.tolerance import NATS
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_depths_of_a_fact_are_those_that_patch_writes(tmp_path):
+def test_the_depths_of_a_fact_are_those_that_patch_writes(tmp_path, one_type):
     from experiments.prediction import fact_records
 
     family = fact_records.Family(

@@ -32,7 +32,7 @@ from lensaudit.results.reading import read_as
 from lensaudit.verdict.collect import Keeps
 from lensaudit.verdict.decide import Verdict
 
-ASKED = {"full": "demo/full", "retain": "demo/retain", "data": "demo", "limit": 4}
+ASKED = {"full": "demo/full", "retain": "demo/retain", "data": "demo", "limit": 4, "align": "none"}
 
 
 class Ascent(Trainer):

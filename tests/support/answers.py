@@ -30,15 +30,21 @@ def share_answers(folder: Path) -> None:
     module = sys.modules.get("lensaudit.patching.asking")
     if module is None or hasattr(module.generate, "shared"):
         return
-    generate = module.generate
+    for name in ("generate", "as_guessed"):
+        setattr(module, name, _shared(getattr(module, name), folder))
 
-    @functools.wraps(generate)
-    def shared(model, prompts, **how):
-        key = key_of(model, [tuple(ids) for ids in prompts], sorted(how.items()))
+
+def _shared(said_by, folder: Path):
+    """Of a way to generate, which is asked once for what was asked before."""
+
+    @functools.wraps(said_by)
+    def shared(model, *asked, **how):
+        given = [[tuple(ids) for ids in one] for one in asked]
+        key = key_of(model, given, sorted(how.items()))
         place = folder / f"{key}.json"
         if key is not None and place.exists():
             return [tuple(ids) for ids in json.loads(place.read_text())]
-        said = generate(model, prompts, **how)
+        said = said_by(model, *asked, **how)
         if key is not None:
             whole = place.with_suffix(f".{os.getpid()}")
             whole.write_text(json.dumps(said))
@@ -46,4 +52,4 @@ def share_answers(folder: Path) -> None:
         return said
 
     shared.shared = True
-    module.generate = shared
+    return shared

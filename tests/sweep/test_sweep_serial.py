@@ -23,7 +23,7 @@ def result(root, name):
 
 def test_a_unit_holds_what_the_commands_give(swept, tmp_path):
     retain_log = swept / "units" / result(swept, "demo/retain")["unit"] / "eval"
-    few = f"--limit 2 --activations {tmp_path / 'own'}"
+    few = f"--limit 2 --align none --activations {tmp_path / 'own'}"
     metrics = " ".join(f"--metric {name}" for name in METRICS.split(","))
     given = f"--model demo/npo --retain demo/retain --retain-log {retain_log} {metrics} {few}"
     command(f"eval {given} --out {tmp_path / 'eval'}")
