@@ -406,15 +406,12 @@ def evaluations(
     models = tuple(dict.fromkeys(filter(None, wanted)))
     folders = {name: out / EVAL / one.name for name, one in folders_for(models, None).items()}
     for name, place in folders.items():
+        own: dict[str, Any] = {}
         if name not in (*names, anchor):
-            asked = asked_of_eval(settings, metrics=tuple(KEPT))
-        elif name == anchor:
-            asked = asked_of_eval(settings)
-        elif settings.inside:
-            asked = asked_of_eval(settings, retain=anchor)
-        else:
-            asked = asked_of_eval(settings, retain_log=folders[anchor] / LOG if anchor else None)
-        yield name, asked, place
+            own = {"metrics": tuple(KEPT)}
+        elif anchor not in (None, name):
+            own = {"retain": anchor} if settings.inside else {"retain_log": folders[anchor] / LOG}
+        yield name, asked_of_eval(settings, **own), place
 
 
 def evaluation_folder(model: str, settings: EvaluateSettings, folder: Path | None) -> Path:
