@@ -326,15 +326,18 @@ def _answer(one: Texts, known: Iterable[Mapping[int, tuple[str, str]]]) -> tuple
 def distinct(
     runs: Sequence[PatchRun], judged: Iterable[Model]
 ) -> tuple[list[PatchRun], list[LeftOut]]:
-    """Of several runs of one model that asked the same the worst; of equally bad ones the latest.
+    """Of several runs of one model that asked the same the one whose verdict counts.
+
+    Of those that say the same it is the latest.
 
     Args:
         runs: in the order they were found, which is kept.
-        judged: what they came to; a headline counts the worst.
+        judged: what they came to, in the order of `Evidence.rank`.
     """
     bad = {one.run.folder: one.rank for model in judged for one in model.judged if one.run}
     order = sorted(runs, key=lambda one: str(one.manifest.get("finished", "")))
-    kept = {_asked(run): run for run in sorted(order, key=lambda one: -bad.get(one.folder, 0))}
+    worst_last = sorted(order, key=lambda one: bad.get(one.folder, (0, "")), reverse=True)
+    kept = {_asked(run): run for run in worst_last}
     pairs = [(run, kept[_asked(run)]) for run in runs]
     left = [
         LeftOut(
@@ -343,7 +346,7 @@ def distinct(
             + (
                 "run earlier"
                 if bad.get(run.folder) == bad.get(one.folder)
-                else "whose verdict is worse"
+                else "whose verdict counts"
             ),
         )
         for run, one in pairs

@@ -47,14 +47,13 @@ def _joined(found: Found, source: str) -> dict[str, Any]:
 def _worst(found: Found) -> dict[str, Any]:
     """Facts, attacks and headline of a worst case."""
     one = found.record
-    head = ("retain", "attack_list", "headline", "excess", "ci95", "named")
+    head = ("retain", "attack_list", "headline", "excess", "ci95", "no_interval", "named", "people")
     attack = ("name", "about", "control", "source", "retain", "counts", "only", "gain")
     fact = ("idx", "group", "entity", "attacks", "q", "unscored")
     hits = grouped((idx, (name, said)) for idx, name, said in evidence_beside(found.path))
     return {
         **_fields(one, *head),
         "unsaid": unsaid(one),
-        "people": one.people,
         **_joined(found, one.source),
         "attacks": [_fields(row, *attack) for row in one.attacks],
         "facts": [_fields(row, *fact) for row in one.facts],

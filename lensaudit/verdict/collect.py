@@ -165,8 +165,7 @@ class Model:
         if not judged:
             asked = [one.facts for one in self.beside if one.facts] or [{}]
             judged = [Evidence(self.source, self._merged((), facts)) for facts in asked]
-        # of equal words in an order that no name of a folder decides
-        return sorted(judged, key=lambda one: (one.rank, repr(one.chain)))
+        return sorted(judged, key=lambda one: one.rank)
 
     def _of_rows(self, run: PatchRun) -> Evidence:
         """What the run says, what runs of the Logit Lens on its rows add, and other results."""

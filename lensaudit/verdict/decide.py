@@ -65,12 +65,14 @@ class Evidence:
         return _word(self.verdict.code, self)
 
     @property
-    def rank(self) -> int:
+    def rank(self) -> tuple[int, str]:
         """Place of its word among all: of several sets of rows of one model the least counts.
 
-        What finds some of the facts comes before what finds none, and erased is last.
+        What finds some of the facts comes before what finds none, and erased is last. Of equal
+        words the views tell, which no name of a folder changes.
         """
-        return [*(one for one in WORDS if one != "erased"), "erased"].index(self.word)
+        words = [*(one for one in WORDS if one != "erased"), "erased"]
+        return words.index(self.word), repr(self.chain)
 
     def one(self, name: str) -> View | None:
         """View of that name; None where there is none."""

@@ -11,6 +11,7 @@ from lensaudit.files import read_json
 from lensaudit.report.assemble import assemble
 from lensaudit.report.evidence import COLUMNS, columns_of, missing_of
 from lensaudit.report.render import write_report
+from lensaudit.verdict.collect import verdicts
 from lensaudit.verdict.views import hundredths
 
 
@@ -285,7 +286,20 @@ def test_of_two_runs_that_asked_the_same_the_worse_has_the_row(tmp_path):
     assert [row.word for row in document.rows if not row.is_anchor] == [document.words()["x"]]
     assert document.words() == {"x": "partly_erased"}
     (left,) = document.left_out
-    assert left.reason == f"asked the same as {tmp_path / 'a'}, whose verdict is worse"
+    assert left.reason == f"asked the same as {tmp_path / 'a'}, whose verdict counts"
+
+
+def test_of_equal_words_the_page_has_the_run_that_the_verdict_tells(tmp_path):
+    """The same whichever was run later."""
+    for seed in (3, 4):
+        patch_run(tmp_path / str(seed), "npo", held=0.9, seed=seed)
+    for later in (3, 4):
+        seal(tmp_path / str(later), finished=f"2126-11-2{later}T00:00:00+00:00")
+        (model,) = verdicts([tmp_path]).models
+        (row,) = (row for row in assemble([tmp_path]).rows if not row.is_anchor)
+        assert row.sentence == model.verdict.sentence
+        (left,) = assemble([tmp_path]).left_out
+        assert left.reason.endswith("whose verdict counts")
 
 
 def test_the_row_of_the_run_whose_word_counts_is_there(tmp_path, browser, shown):

@@ -91,6 +91,20 @@ def test_attacks_show_accuracies_ratios_and_reasons(browser, page):
     assert "1.000 → –" in said
 
 
+def test_an_attack_without_an_interval_says_why(browser, shown, tmp_path):
+    attacked(tmp_path / "out", "npo", {})
+    path = tmp_path / "out" / "worst" / "summary.json"
+    found = json.loads(path.read_text()) | {"ci95": None, "no_interval": "2 authors: no interval"}
+    write(path, found)
+    a = {"value": 0.3, "interval": None, "reason": "1 split: no interval", "n": 80, "n_splits": 1}
+    study = {"study_id": "s", "models": {"unlearned": "npo"}, "data": "forget10"}
+    write(tmp_path / "out" / "rtt" / "summary.json", [{**study, "as_they_are": {"A": a}}])
+    shown(tmp_path / "out")
+    said = text(browser, "#attacks")
+    assert "excess 0.250 (2 authors: no interval) · attack list" in said
+    assert "A: 1 split: no interval" in said
+
+
 def test_a_table_of_another_tool_s_retraining_is_read(tmp_path):
     header = "dataset,model_id,forget_acc_unlearn,forget_acc_unlearn_rtt,recovery_rate"
     (tmp_path / "runs.csv").write_text(f"{header}\nyears,gd,0.3,0.85,\n")

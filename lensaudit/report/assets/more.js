@@ -218,6 +218,7 @@ function rttFigure(one) {
     !one.gate && h('dl', { class: 'facts' }, one.ratios.map((ratio) => [h('dt', {}, `${ratio.name.replaceAll('_', ' ')} ${ratio.formula}`),
       h('dd', {}, Number.isFinite(ratio.value) ? [h('b', {}, fmt(ratio.value, 2)), Number.isFinite(ratio.low) ? ` ${fmt(ratio.low, 2)} to ${fmt(ratio.high, 2)}` : ratio.why ? h('span', { class: 'gone' }, ' ', bdi(ratio.why)) : ''] : h('span', { class: 'gone' }, bdi(ratio.reason || 'no value')))])),
     Number.isFinite(one.chance) && h('p', { class: 'muted', style: { margin: '.5rem 0' } }, `dotted: chance, ${percent(one.chance)}`),
+    one.accuracies.filter((row) => row.why).map((row) => h('p', { class: 'muted', style: { margin: '.2rem 0' } }, `${row.condition}: `, bdi(row.why))),
     one.notes.map((note) => h('p', { class: 'muted', style: { margin: '.2rem 0' } }, bdi(note))));
 }
 
@@ -250,7 +251,7 @@ function effortFigure(one) {
         return [g('path', { d: path(points.map(([point, place]) => [x(place), y(point.rho)])), fill: 'none', stroke: colour, 'stroke-width': 2.5 }),
           points.map(([point, place]) => [Number.isFinite(point.low) && g('line', { x1: x(place), x2: x(place), y1: y(clamp(point.low, Math.min(0, ...known), 2)), y2: y(point.rho), stroke: colour, 'stroke-width': 4, opacity: .3, 'stroke-linecap': 'round' }),
             hover(g('circle', { class: 'dot', cx: x(place), cy: y(point.rho), r: 4.5, fill: colour }), () => [h('b', {}, `${name}, ${point.c} steps`),
-              h('span', { class: 'row' }, `rho ${fmt(point.rho, 2)}${Number.isFinite(point.low) ? ` (from ${fmt(point.low, 2)})` : ''} · ${brief(point.tokens)} tokens · ${brief(point.flop)} FLOP`),
+              h('span', { class: 'row' }, `rho ${fmt(point.rho, 2)}${Number.isFinite(point.low) ? ` (from ${fmt(point.low, 2)})` : point.reason ? ` (${point.reason})` : ''} · ${brief(point.tokens)} tokens · ${brief(point.flop)} FLOP`),
               h('span', { class: 'row' }, `answers rightly: model ${percent(point.source)} · full ${percent(point.full)} · retain ${percent(point.retain)}`)])])];
       }),
       steps.map((step, place) => g('text', { x: x(place), y: 210, 'text-anchor': 'middle' }, step)), g('text', { x: 272, y: 229, 'text-anchor': 'middle' }, 'optimiser steps')),
@@ -269,7 +270,7 @@ function worstFigure(one) {
     h('p', {}, h('b', {}, bdi(one.headline))),
     one.unsaid && h('p', { class: 'muted' }, bdi(one.unsaid), '.'),
     one.people && h('p', {}, bdi(one.people), '.'),
-    h('p', { class: 'muted' }, `excess ${fmt(one.excess)}`, one.ci95 ? ` (${fmt(one.ci95[0])} to ${fmt(one.ci95[1])})` : '', ` · attack list ${one.attack_list.slice(0, 12)} · never knew: `, bdi(one.retain.join(', '))),
+    h('p', { class: 'muted' }, `excess ${fmt(one.excess)}`, one.ci95 ? ` (${fmt(one.ci95[0])} to ${fmt(one.ci95[1])})` : bdi(` (${one.no_interval ?? 'no interval'})`), ` · attack list ${one.attack_list.slice(0, 12)} · never knew: `, bdi(one.retain.join(', '))),
     grid('hit rates of attacks', ['Attack', 'full', 'source', 'retain', 'only it', 'gain'], one.attacks.map((row) => h('tr', { title: row.about }, h('td', {}, bdi(row.name)), cells(row), h('td', {}, row.counts ? String(row.only) : row.control ? 'not compared' : 'no control'), h('td', {}, fmt(row.gain))))),
     grid('facts by attack', ['Fact', 'entity', 'attacks that broke it', 'q'], one.facts.map((fact) => h('tr', {}, h('td', {}, String(fact.idx)), h('td', {}, named.has(fact.idx) ? h('b', {}, bdi(fact.entity)) : bdi(fact.entity)),
         h('td', {}, fact.unscored ? h('span', { class: 'muted' }, bdi(fact.unscored)) : names.map((name) => (fact.attacks.split(';').includes(name) ? '■' : '·')).join('')), h('td', {}, fact.q ? fmt(Number(fact.q)) : '–')))),

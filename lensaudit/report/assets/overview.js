@@ -84,7 +84,7 @@ function forest(runs, condition, width) {
 
 const runLines = (run) => [
   h('b', {}, bdi(run.label)),
-  h('span', { class: 'row' }, `${SCORE_NAMES[run.where.score]} ${fmt(run.value)}${Number.isFinite(run.low) ? `, ${fmt(run.low)} to ${fmt(run.high)}` : ''}; ${run.n_scored} of ${run.n} scored`),
+  h('span', { class: 'row' }, `${SCORE_NAMES[run.where.score]} ${fmt(run.value)}${Number.isFinite(run.low) ? `, ${fmt(run.low)} to ${fmt(run.high)}` : run.why ? ` (${run.why})` : ''}; ${run.n_scored} of ${run.n} scored`),
   run.because && h('span', { class: 'row' }, run.because),
 ].filter(Boolean);
 
