@@ -1,5 +1,6 @@
 """Pictures and tables of results for a paper: PDF and PNG, and LaTeX without packages."""
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,9 @@ _LATEX = {
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
     "·": r"\textperiodcentered{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
     **{sign: f"\\{sign}" for sign in "&%$#_{}"},
 }
 
@@ -112,7 +116,9 @@ def metrics_table(
 
 def latex(head: Sequence[str], rows: Sequence[Sequence[str]], columns: str) -> str:
     """A table in plain LaTeX; `head` is LaTeX already, cells are text."""
-    lines = [" & ".join(map(escaped, row)) + r" \\" for row in rows]
+    # the end of a row takes a bracket or a star that follows for its own
+    starts = [re.sub(r"^[[*]", r"{\g<0>}", " & ".join(map(escaped, row))) for row in rows]
+    lines = [row + r" \\" for row in starts]
     return "\n".join(
         [
             f"% {_MADE_BY}",

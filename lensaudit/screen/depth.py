@@ -401,7 +401,11 @@ def verdict_table(found: Verdicts) -> Table:
     """A row a model: its word, and what led to it in a sentence."""
     label = labelled(found.models)
     rows = [
-        (label[one.weights], WORDS[one.word][0], one.verdict.sentence.partition(": ")[2])
+        (
+            label[one.weights],
+            WORDS[one.word][0],
+            one.verdict.sentence.removeprefix(f"{one.source}: "),
+        )
         for one in found.models
     ]
     columns = ("model", "verdict", "why")
@@ -414,7 +418,9 @@ def sentences(found: Verdicts) -> Iterator[str]:
     for one in found.models:
         yield f"{label[one.weights]}{one.verdict.sentence.removeprefix(one.source)}"
         yield from (f"  {line}" for line in one.verdict.because)
-        yield from (f"  beside it, {line}" for run in one.evals for line in betrayals(run))
+        beside = [(run.folder, line) for run in one.evals for line in betrayals(run)]
+        several = len({folder for folder, _ in beside}) > 1
+        yield from (f"  beside it, {line}{f' ({at})' * several}" for at, line in beside)
         for other in one.judged[1:]:
             where = "" if other.run is None else f" ({other.run.folder})"
             yield f"  {one.apart(other)}{where}: {WORDS[other.word][0]}"

@@ -1,6 +1,7 @@
 """The gate fails closed, and says every reason."""
 
 import json
+import shutil
 from xml.etree import ElementTree
 
 import pytest
@@ -14,6 +15,7 @@ from lensaudit.files import make_folder
 from lensaudit.results.manifest import manifest, signed
 from lensaudit.results.planned import missing_in
 from lensaudit.results.run_folder import RunFolder
+from lensaudit.screen.depth import verdict_table
 from lensaudit.sweep.collect import collect
 from lensaudit.verdict.collect import verdicts
 
@@ -144,6 +146,24 @@ def test_the_terminal_says_it_beside_the_verdict(folder, capsys):
     line = "  beside it, mia_loss: told apart from never seen: shouts (p 0.003)"
     assert [one for one in after if one not in before] == [line]
     assert [one for one in before if one not in after] == []
+
+
+def test_of_several_evaluations_the_terminal_says_which(folder, capsys):
+    attacked(folder, 0.5, [0.3, 0.7], says="nothing is shown (p 0.2)")
+    shutil.copytree(folder.parent / "eval-source", folder.parent / "eval-again")
+    assert run(["verdict", str(folder.parent)]) == 0
+    said = [line for line in capsys.readouterr().out.splitlines() if "beside it" in line]
+    assert said == [
+        f"  beside it, mia_loss: nothing is shown (p 0.2) ({folder.parent / name})"
+        for name in ("eval-again", "eval-source")
+    ]
+
+
+def test_a_name_with_a_colon_is_not_part_of_why(folder):
+    again(folder, source="a: b")
+    (model,) = verdicts([folder]).models
+    (why,) = verdict_table(verdicts([folder])).columns[2].cells
+    assert f"a: b: {why}" == model.verdict.sentence
 
 
 def test_answers_to_other_rows_are_not_compared(folder):

@@ -60,6 +60,10 @@ def test_the_table_holds_the_scores_and_nothing_latex_would_read(results):
     assert latex(["A"], [["50% of a_b & c\\d"]], "l").splitlines()[5] == (
         r"50\% of a\_b \& c\textbackslash{}d \\"
     )
+    # after the end of a row a bracket would be its height, and a star forbid a page break
+    row, star = latex(["A", "B"], [["[a]", "[0, 1]"], ["*<b>|", ""]], "ll").splitlines()[5:7]
+    assert row.startswith("{[}a] & [0, 1] ")
+    assert star.startswith(r"{*}\textless{}b\textgreater{}\textbar{} ")
 
 
 def test_runs_in_one_another_are_drawn_each_by_itself_and_called_by_their_folders(
