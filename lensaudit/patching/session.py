@@ -19,6 +19,7 @@ from lensaudit.activations.spec import Fingerprint, kept_as
 from lensaudit.activations.store import Activations, CacheStore
 from lensaudit.data.facts import Fact
 from lensaudit.data.spans import Encoded, Tokenizer, buckets, encoded_row, make_batch
+from lensaudit.errors import TryAgainError
 from lensaudit.models.bridge import (
     DTYPES,
     TransformerBridge,
@@ -31,6 +32,7 @@ from lensaudit.models.bridge import (
 )
 from lensaudit.models.checkpoint import Checkpoint, config_of, load_tokenizer
 from lensaudit.models.conditions import Conditions, Padding, conditions_of
+from lensaudit.models.large.placement import NoRoomError
 from lensaudit.models.likeness import misfit, same_tokenizer
 from lensaudit.models.sizes import context_of, sizes_on_disk
 from lensaudit.patching.alignment import TokenMatch, token_match
@@ -91,6 +93,8 @@ class Session:
         self._caches: dict[tuple[str, str, str, tuple[Encoded, ...]], Activations] = {}
         self._kept: dict[tuple[str, str, bool], Any] = {}
         self._matches: dict[tuple[str, tuple[Encoded, ...]], TokenMatch] = {}
+        self._ran: set[str] = set()
+        """Weights that were in memory before; libraries keep some for what they ran."""
         self._earlier: dict[Path, int] = {}
         """Lines of a score cache that a fresh run does not read."""
         facts = {one.idx: one for one in self.examples}
@@ -179,7 +183,11 @@ class Session:
         return canonical_json(self.settings.document())
 
     def model(self, checkpoint: Checkpoint) -> TransformerBridge:
-        """A model in memory: `full` stays; the others as long as they are small beside `memory`."""
+        """A model in memory: `full` stays; the others as long as they are small beside `memory`.
+
+        Raises:
+            TryAgainError: what ran before left too little for it.
+        """
         models, opened = self._models, opened_models()
         if checkpoint.weights not in models:
             sizes = {key: n_bytes(one) for (key, *_), one in opened.items()}
@@ -192,12 +200,19 @@ class Session:
                 for key in [one for one in opened if one[0] in others]:
                     del opened[key]
                 gc.collect()  # a bridge holds itself until then
-            models[checkpoint.weights] = load(
-                checkpoint,
-                dtype=DTYPES[self.settings.dtype],
-                device=self.settings.device,
-                spread=self.settings.memory_bytes if self.settings.spread else None,
-            )
+            try:
+                models[checkpoint.weights] = load(
+                    checkpoint,
+                    dtype=DTYPES[self.settings.dtype],
+                    device=self.settings.device,
+                    spread=self.settings.memory_bytes if self.settings.spread else None,
+                )
+            except NoRoomError as error:
+                if not self._ran:
+                    raise
+                why = "models that ran before left less; what was computed is kept: run it again"
+                raise TryAgainError(f"{error}; {why}") from error
+            self._ran.add(checkpoint.weights)
         return models[checkpoint.weights]
 
     def runner(self, rows: Sequence[Encoded]) -> Runner:
