@@ -16,7 +16,7 @@ from lensaudit.data.chat import Template, answer_of, check_tokenizer, encode_qa,
 from lensaudit.data.facts import Fact
 from lensaudit.data.matching import gives_away, why_not
 from lensaudit.data.spans import prompt
-from lensaudit.errors import InputError, TryAgainError, WorkError
+from lensaudit.errors import InputError, WorkError
 from lensaudit.groups import by_length
 from lensaudit.models.bridge import DTYPES, TransformerBridge
 from lensaudit.models.checkpoint import Checkpoint, config_of, load_tokenizer
@@ -184,7 +184,7 @@ class DirectQuestions:
             try:
                 told = asked._given(source).values()
                 said = float(apart.answers(source, rows)[1].double().mean())
-            except (InputError, TryAgainError, WorkError) as error:
+            except (InputError, WorkError) as error:
                 session.notice(f"{source.spec.name}: not asked in {dtype}: {error}")
             else:
                 if told:  # of facts whose answers are heard

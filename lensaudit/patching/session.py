@@ -93,8 +93,6 @@ class Session:
         self._caches: dict[tuple[str, str, str, tuple[Encoded, ...]], Activations] = {}
         self._kept: dict[tuple[str, str, bool], Any] = {}
         self._matches: dict[tuple[str, tuple[Encoded, ...]], TokenMatch] = {}
-        self._ran: set[str] = set()
-        """Weights that were in memory before; libraries keep some for what they ran."""
         self._earlier: dict[Path, int] = {}
         """Lines of a score cache that a fresh run does not read."""
         facts = {one.idx: one for one in self.examples}
@@ -190,11 +188,10 @@ class Session:
         """
         models, opened = self._models, opened_models()
         if checkpoint.weights not in models:
-            sizes = {key: n_bytes(one) for (key, *_), one in opened.items()}
-            sizes |= {key: n_bytes(one) for key, one in models.items()}
+            first, own = not (models or opened), ((key, one) for (key, *_), one in opened.items())
+            sizes = {key: n_bytes(one) for key, one in (*own, *models.items())}
             others = sizes.keys() - {self.full.weights, checkpoint.weights}
-            held = sum(sizes[key] for key in others)
-            if held > self.settings.memory_bytes // HELD_PART:
+            if sum(sizes[key] for key in others) > self.settings.memory_bytes // HELD_PART:
                 for key in others:  # freed before the next is loaded
                     models.pop(key, None)
                 for key in [one for one in opened if one[0] in others]:
@@ -208,11 +205,12 @@ class Session:
                     spread=self.settings.memory_bytes if self.settings.spread else None,
                 )
             except NoRoomError as error:
-                if not self._ran:
+                if first:
                     raise
-                why = "models that ran before left less; what was computed is kept: run it again"
-                raise TryAgainError(f"{error}; {why}") from error
-            self._ran.add(checkpoint.weights)
+                raise TryAgainError(
+                    f"{error}; models that ran before left less: what was computed is kept, run it "
+                    "again"
+                ) from error
         return models[checkpoint.weights]
 
     def runner(self, rows: Sequence[Encoded]) -> Runner:

@@ -95,7 +95,7 @@ def test_what_earlier_models_left_too_little_for_is_to_be_run_again(audit, monke
         monkeypatch.undo()
         session.model(session.full)
         monkeypatch.setattr(placement, "free_bytes", lambda device: 0)
-        with pytest.raises(TryAgainError, match="what was computed is kept: run it again"):
+        with pytest.raises(TryAgainError, match="what was computed is kept, run it again"):
             session.model(session.retain)
 
 

@@ -361,8 +361,9 @@ def planned_text(
         InputError: it would not fit.
     """
     run_in = getattr(torch, dtype)
-    placement = where_spread(checkpoint, dtype=run_in, device=device, spread=spread)
-    placement = placement or whole_placement(checkpoint, dtype=run_in, device=device)
+    placement = where_spread(
+        checkpoint, dtype=run_in, device=device, spread=spread
+    ) or whole_placement(checkpoint, dtype=run_in, device=device)
     said = f"weights: {placement.text()}"
     if placement.way == "whole":
         return said
