@@ -16,7 +16,7 @@ from lensaudit.models.large.empty import cast_as_loaded
 from lensaudit.models.large.placement import check_fits, where_spread, whole_placement
 from lensaudit.models.large.streaming import first_block_alone, load_placed
 from lensaudit.models.linear import with_fast_layers
-from lensaudit.models.memory import counts_mapped_files
+from lensaudit.models.memory import left_to_process
 from lensaudit.models.weight_files import HARMLESS, header_of
 
 NOT_CAUSAL = {torch.float32: 1e-3, torch.bfloat16: 0.05, torch.float16: 0.05}
@@ -54,7 +54,7 @@ def load_causal(
     name = checkpoint.spec.name
     placement = where_spread(checkpoint, dtype=dtype, device=device, spread=spread)
     # transformers maps a whole file, beside copies of what it casts or puts together
-    by_tensor = checkpoint.packed or (counts_mapped_files() and checkpoint.adapter is None)
+    by_tensor = checkpoint.packed or (checkpoint.adapter is None and any(left_to_process()))
     if by_tensor:
         placement = placement or whole_placement(checkpoint, dtype=dtype, device=device)
     if placement is not None and (placement.way != "whole" or by_tensor):

@@ -44,16 +44,12 @@ def left_by_limits() -> int | None:
 
     None where nothing is limited, or the system does not tell.
     """
-    left = [*_left_to_process(), *_left_to_group()]
+    left = [*left_to_process(), *_left_to_group()]
     return max(0, min(left)) if left else None
 
 
-def counts_mapped_files() -> bool:
-    """Whether a limit of this process counts files that are mapped: `ulimit -v` or `ulimit -d`."""
-    return any(True for _ in _left_to_process())
-
-
-def _left_to_process() -> Iterator[int]:
+def left_to_process() -> Iterator[int]:
+    """Under `ulimit -v` and `ulimit -d`, which count mapped files too."""
     with suppress(ImportError, OSError):
         import resource  # not on every system
 

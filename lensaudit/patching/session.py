@@ -19,6 +19,7 @@ from lensaudit.activations.spec import Fingerprint, kept_as
 from lensaudit.activations.store import Activations, CacheStore
 from lensaudit.data.facts import Fact
 from lensaudit.data.spans import Encoded, Tokenizer, buckets, encoded_row, make_batch
+from lensaudit.errors import TryAgainError
 from lensaudit.models.bridge import (
     DTYPES,
     TransformerBridge,
@@ -31,6 +32,7 @@ from lensaudit.models.bridge import (
 )
 from lensaudit.models.checkpoint import Checkpoint, config_of, load_tokenizer
 from lensaudit.models.conditions import Conditions, Padding, conditions_of
+from lensaudit.models.large.placement import NoRoomError
 from lensaudit.models.likeness import misfit, same_tokenizer
 from lensaudit.models.sizes import context_of, sizes_on_disk
 from lensaudit.patching.alignment import TokenMatch, token_match
@@ -171,13 +173,15 @@ class Session(AbstractContextManager):
         return canonical_json(self.settings.document())
 
     def model(self, checkpoint: Checkpoint) -> TransformerBridge:
-        """A model in memory: `full` stays; the others as long as they are small beside `memory`."""
+        """A model in memory: `full` stays; the others as long as they are small beside `memory`.
+
+        Raises:
+            TryAgainError: what ran before left too little for it.
+        """
         models, opened = self._models, opened_models()
         if checkpoint.weights not in models:
-            sizes = {
-                **{key: n_bytes(one) for (key, *_), one in opened.items()},
-                **{key: n_bytes(one) for key, one in models.items()},
-            }
+            first, own = not (models or opened), ((key, one) for (key, *_), one in opened.items())
+            sizes = {key: n_bytes(one) for key, one in (*own, *models.items())}
             others = sizes.keys() - {self.full.weights, checkpoint.weights}
             if sum(sizes[key] for key in others) > self.settings.memory_bytes // HELD_PART:
                 for key in others:  # freed before the next is loaded
@@ -185,12 +189,20 @@ class Session(AbstractContextManager):
                 for key in [one for one in opened if one[0] in others]:
                     del opened[key]
                 gc.collect()  # a bridge holds itself until then
-            models[checkpoint.weights] = load(
-                checkpoint,
-                dtype=DTYPES[self.settings.dtype],
-                device=self.settings.device,
-                spread=self.settings.memory_bytes if self.settings.spread else None,
-            )
+            try:
+                models[checkpoint.weights] = load(
+                    checkpoint,
+                    dtype=DTYPES[self.settings.dtype],
+                    device=self.settings.device,
+                    spread=self.settings.memory_bytes if self.settings.spread else None,
+                )
+            except NoRoomError as error:
+                if first:
+                    raise
+                raise TryAgainError(
+                    f"{error}; models that ran before left less: what was computed is kept, run it "
+                    "again"
+                ) from error
         return models[checkpoint.weights]
 
     def runner(self, rows: Sequence[Encoded]) -> Runner:

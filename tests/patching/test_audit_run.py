@@ -10,8 +10,9 @@ from support.tolerance import NATS
 
 from lensaudit.association.run import is_held
 from lensaudit.data.facts import Fact
-from lensaudit.errors import InputError, VerificationError
+from lensaudit.errors import InputError, TryAgainError, VerificationError
 from lensaudit.models.bridge import load, opened_once
+from lensaudit.models.large import placement
 from lensaudit.patching import session as session_module
 from lensaudit.patching import stages, wavefront
 from lensaudit.patching.scoring import score_all
@@ -84,6 +85,19 @@ def test_a_model_is_gone_before_the_next_is_loaded(audit, monkeypatch, settings)
         session.model(one)
     assert session.settings.spread == (not settings)
     assert alive == [0, 0, 1, 1]  # `full` stays, and what runs beside it
+
+
+@pytest.mark.parametrize("settings", [{}, {"device": "cpu"}])
+def test_what_earlier_models_left_too_little_for_is_to_be_run_again(audit, monkeypatch, settings):
+    with audit(**settings) as session:
+        monkeypatch.setattr(placement, "free_bytes", lambda device: 0)
+        with pytest.raises(InputError, match="may be enough"):
+            session.model(session.full)
+        monkeypatch.undo()
+        session.model(session.full)
+        monkeypatch.setattr(placement, "free_bytes", lambda device: 0)
+        with pytest.raises(TryAgainError, match="what was computed is kept, run it again"):
+            session.model(session.retain)
 
 
 def test_both_engines_give_the_same_deltas_and_say_who_computed(audit):

@@ -36,6 +36,10 @@ from lensaudit.models.sizes import LEAST_BUDGET, planned_bytes
 from lensaudit.models.weight_files import DTYPES, header_of, weight_files
 
 
+class NoRoomError(InputError):
+    """Weights that do not fit into what is free."""
+
+
 @dataclass(frozen=True)
 class Stored:
     """One tensor in a file; nothing of it is in memory."""
@@ -290,7 +294,7 @@ def check_fits(checkpoint: Checkpoint, *, dtype: torch.dtype, device: str) -> No
     """Refuse a model whose weights alone take more than is free.
 
     Raises:
-        InputError: says what is taken, what is free, and which options there are.
+        NoRoomError: says what is taken, what is free, and which options there are.
     """
     n = sum(math.prod(one.shape) for one in weights_of(checkpoint.folder).values())
     free, needed = free_bytes(device), n * dtype.itemsize
@@ -299,7 +303,7 @@ def check_fits(checkpoint: Checkpoint, *, dtype: torch.dtype, device: str) -> No
         free = free_bytes(device)
     if free is not None and needed > free:
         there = ", ".join(f"{size(free_bytes(one) or 0)} on {one}" for one in _places(device))
-        raise InputError(
+        raise NoRoomError(
             f"{checkpoint.spec.name}: its weights take {size(needed)} in {_name(dtype)} "
             f"({size(2 * n)} in bfloat16), free are {there}; another --device or --dtype may be "
             "enough; cache, patch, eval and audit can also run it block by block, with --device "
@@ -328,7 +332,7 @@ def where_spread(
         spread: bytes to be left on each device, `--memory`; None: it may not be spread.
 
     Raises:
-        InputError: not even one block fits beside what is used outside the blocks.
+        NoRoomError: not even one block fits beside what is used outside the blocks.
     """
     # merging writes into all weights
     if spread is None or checkpoint.adapter:
@@ -341,7 +345,7 @@ def where_spread(
         free = {one: free_bytes(one) for one in _places(device)}
         found = placed(whole, free, leave=spread)
     if found is None:
-        raise InputError(
+        raise NoRoomError(
             f"{checkpoint.spec.name}: embeddings and one block take {size(whole.least)} in "
             f"{_name(dtype)}, and --memory keeps {spread >> 20}M for activations; "
             f"{size(free[device] or 0)} are free on {device}; a smaller --memory "

@@ -72,8 +72,8 @@ class Piece:
             for name, tensor in self.made(model, read).items():
                 places[name].copy_(tensor)
         for one, place in parts or ():
-            as_it_is = read is _from_file and type(one) is Stored and one.dtype == place.dtype
-            if as_it_is and place.is_cpu and place.is_contiguous():
+            straight = read is _from_file and type(one) is Stored and place.is_cpu
+            if straight and one.dtype == place.dtype:
                 one.read_into(place.view(-1))
             else:
                 place.copy_(read(one))
@@ -189,17 +189,15 @@ class Streamed:
 
     def _fill(self, layer: int, room: Tensor) -> list[_Placed]:
         """The weights of a block end to end, and the parameters that they are; these stay."""
-        made, start = [], 0
+        rests = self._rests[layer]
+        own = {name: one for *_, parameters in rests for name, one in parameters.items()}
+        sizes = [one.numel() for one in own.values()]
+        flat = zip(own.items(), room[: sum(sizes)].split(sizes), strict=True)
+        places = {name: part.view(one.shape) for (name, one), part in flat}
         with torch.no_grad():
-            for piece, read, parameters in self._rests[layer]:
-                places = {}
-                for name, one in parameters.items():
-                    end = start + one.numel()
-                    places[name] = room[start:end].view(one.shape)
-                    made.append((one, places[name]))
-                    start = end
-                piece.fill(self._model(), read, places)
-        return made
+            for piece, read, parameters in rests:
+                piece.fill(self._model(), read, {name: places[name] for name in parameters})
+        return [(one, places[name]) for name, one in own.items()]
 
     def _room(self, at: int) -> Tensor:
         """Room for the largest block."""
@@ -339,8 +337,10 @@ def _settle(model: Any, pieces: Iterable[Piece], placement: Placement, dtype: to
         place = placement.device if layer is None else placement.blocks[layer]
         stays = place == placement.device or wanted[first] != dtype or first in buffers
         if layer is None or stays:
-            how: Any = {"dtype": wanted[first], "device": placement.device}
-            places = {name: torch.empty(one.shape, **how) for name, one in names.items()}
+            places = {
+                name: torch.empty(one.shape, dtype=wanted[first], device=placement.device)
+                for name, one in names.items()
+            }
             piece.fill(model, _from_file, places)
             for name, here in places.items():
                 _put(model, name, here if name in buffers else nn.Parameter(here))
