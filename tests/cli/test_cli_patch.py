@@ -10,7 +10,6 @@ from support.tolerance import NATS
 from lensaudit.cli.main import run
 from lensaudit.data.tofu import forget_set
 
-
 pytestmark = pytest.mark.usefixtures("one_type")
 
 
