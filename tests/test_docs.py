@@ -68,12 +68,22 @@ FAST = (
 """Run by default; the others take 5 to 60 seconds each and are `slow`."""
 
 
+@pytest.fixture(scope="module")
+def read_before(tmp_path_factory):
+    """A folder of what one page had models read, and the next asks again."""
+    return tmp_path_factory.mktemp("activations")
+
+
 @pytest.mark.parametrize(
     "name", [pytest.param(p, marks=[] if p in FAST else [pytest.mark.slow]) for p in PAGES]
 )
-def test_the_commands_and_the_python_of_a_page_run_in_order(name, tmp_path, monkeypatch, capsys):
+def test_the_commands_and_the_python_of_a_page_run_in_order(
+    name, tmp_path, read_before, monkeypatch, capsys
+):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MPLBACKEND", "Agg")
+    if name in FAST:
+        monkeypatch.setenv("LENSAUDIT_ACTIVATIONS", str(read_before))
     assert walked(name, capsys) >= 1
 
 

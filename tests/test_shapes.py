@@ -26,8 +26,10 @@ assert found.summary["aligned"] is not None, found.summary
 la.patch("demo/npo", out="head", component="head:1", layers="3", ask="none", **few)
 said = la.evaluate("demo/npo", out="eval", limit=2, metrics="exact_memorization")
 assert said.summary["exact_memorization"] is not None
-few |= {"readers": ("outputs", "lens"), "placebos": 0, "retain_data": "kept.json"}
-known = la.know("demo/npo", out="know", **few)
+readers = ("outputs", "lens")
+known = la.know(
+    "demo/npo", out="know", readers=readers, placebos=0, retain_data="kept.json", **few
+)
 assert 0 <= known.p <= 1
 assert run(["report", "patch", "eval", "know", "-o", "page.html"]) == 0
 print(Path("page.html").stat().st_size)

@@ -83,9 +83,18 @@ ASKS = (
 )
 
 
+@pytest.fixture(scope="module")
+def read_before(tmp_path_factory):
+    """A folder of what models read for one question, and are asked again by the next."""
+    return tmp_path_factory.mktemp("activations")
+
+
 @pytest.mark.parametrize("asks", ASKS, ids=" ".join)
-def test_a_finished_run_answers_alike_without_torch(tmp_path, monkeypatch, capsys, asks):
+def test_a_finished_run_answers_alike_without_torch(
+    tmp_path, read_before, monkeypatch, capsys, asks
+):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LENSAUDIT_ACTIVATIONS", str(read_before))
     assert run([*asks]) == 0
     assert {"torch", "transformers", "transformer_lens"} <= set(sys.modules)  # what computes
     said = capsys.readouterr().out

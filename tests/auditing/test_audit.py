@@ -38,6 +38,8 @@ plan_audit = partial(plans.plan_audit, who=WHO_HAS_WHAT)
 audited_into = partial(calls.audited, who=WHO_HAS_WHAT)
 LIMIT = 2
 MODELS = ("retain", "masked_readout", "never")
+BARE = dict.fromkeys(("association", "align", "ask"), "none")
+"""Little beside the depth and the evaluations."""
 
 
 @pytest.fixture(scope="module")
@@ -100,12 +102,12 @@ def test_a_folder_is_the_same_by_its_absolute_path(audited, tmp_path, monkeypatc
     _, folder, _ = audited
     monkeypatch.chdir(tmp_path)
     shutil.copytree(folder / "activations", "activations")
-    names, settings = ["demo/masked_readout"], AuditSettings(limit=LIMIT)
-    la.audit(names, "out", limit=LIMIT)
+    names, settings = ["demo/masked_readout"], AuditSettings(limit=LIMIT, **BARE)
+    la.audit(names, "out", limit=LIMIT, **BARE)
     for place in (Path("out"), tmp_path / "out", Path("out/../out")):
         assert all(one.done for one in plan_audit(names, settings, place).evaluations.values())
     caplog.clear()
-    la.audit(names, tmp_path / "out", limit=LIMIT)
+    la.audit(names, tmp_path / "out", limit=LIMIT, **BARE)
     assert "another run" not in caplog.text
 
 
@@ -249,7 +251,7 @@ def test_rows_to_keep_are_asked_of_full_too_once_for_all_models(
 
     monkeypatch.setattr(passes, "load_causal", load)
     more = ["--data", str(plain_rows / "forget.json"), *["--limit", "1", "--align", "none"]]
-    more += ["--association", "none"]
+    more += ["--association", "none", "--ask", "none"]
     kept = ["--kept", str(plain_rows / "retain.json")]
     cache = ["--activations", str(tmp_path / "activations")]
     source = ["--source", "demo/npo"]
@@ -416,7 +418,7 @@ def test_fresh_keeps_no_pass(audited, tmp_path):
     before = {p: p.stat().st_mtime_ns for p in (tmp_path / "out").rglob("*.npz")}
     told = []
     place = {"out": tmp_path / "out", "limit": LIMIT, "activations": folder / "activations"}
-    la.audit("demo/masked_readout", **place, progress=told.append, fresh=True)
+    la.audit("demo/masked_readout", **place, **BARE, progress=told.append, fresh=True)
     assert not any("kept from before" in one.piece for one in told)
     again = {p: p.stat().st_mtime_ns for p in before}
     assert {p for p in before if before[p] == again[p]} == {

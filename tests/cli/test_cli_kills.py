@@ -12,6 +12,7 @@ import random
 import re
 import shutil
 import time
+from dataclasses import replace
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
@@ -40,7 +41,9 @@ EXTRA = {
     )
 }
 """Commands that have no golden files of this size."""
-EVERY = {**CASES, **EXTRA}
+COLD = {name: replace(CASES[name], after=(), prepare=None) for name in ("patch_two", "audit_json")}
+"""Cases that find much in the caches of others, from the beginning: all of their work is killed."""
+EVERY = {**CASES, **COLD, **EXTRA}
 SPAWN = multiprocessing.get_context("forkserver")
 WRITERS = (
     *("cache", "patch", "patch_two", "patch_em", "audit_json", "eval", "annotate"),

@@ -267,7 +267,12 @@ _CASES = (
     Case("patch", f"patch {NPO} --limit 16 --out out", after=("cache_retain",)),
     Case("patch_again", f"patch {NPO} --limit 16 --out out --json", after=("patch",)),
     Case("patch_plan", f"patch {NPO} --limit 16 --out out --dry-run"),
-    Case("patch_two", f"patch {NPO} {IDK} --limit 16 --out out --json", after=("cache_retain",)),
+    Case(
+        "patch_two",
+        f"patch {NPO} {IDK} --limit 16 --out out --json",
+        after=("patch",),
+        prepare=moved("out", "one"),
+    ),
     Case("patch_lens", f"patch {NPO} --limit 16 --out out --score lens", after=("cache_retain",)),
     Case("patch_uds_lens", f"patch {NPO} --limit 16 --out out --lens", after=("cache_retain",)),
     Case(
@@ -290,7 +295,12 @@ _CASES = (
         f"audit {IDK} --limit 9 --out out",
         skip=(r"out/eval/demo-retain/(results\.jsonl|TOFU_EVAL\.json)",),
     ),
-    Case("audit_json", f"audit {IDK} --limit 8 --out out --suite none --json"),
+    Case(
+        "audit_json",
+        f"audit {IDK} --limit 8 --out out --suite none --json",
+        after=("audit",),
+        prepare=moved("out", "before"),
+    ),
     Case("audit_plan", f"audit {IDK} --limit 8 --out out --dry-run"),
     Case("eval", "eval --model demo/npo --limit 4 --out out"),
     Case("report", "report out -o page.html", after=("patch_two",), prepare=dated),
@@ -567,7 +577,7 @@ _CASES = (
         rules=((r"script-src &#39;sha256-[\w+/]{43}=", "script-src &#39;sha256-…"),),
         slow=True,
     ),
-    Case("quiet", f"-q patch {NPO} --limit 4 --layers 15 --out out --json"),
+    Case("quiet", f"-q patch {NPO} --limit 4 --layers 15 --align none --out out --json"),
     Case("refused", "\n".join(REFUSED), files=OWN),
 )
 CASES = {case.name: case for case in _CASES}
