@@ -12,6 +12,7 @@ import torch
 from support.audit_helpers import save_family, save_questions
 
 from lensaudit.activations.opening import open_activations
+from lensaudit.errors import TryAgainError
 from lensaudit.models.sizes import n_parameters
 
 LIMITED = """
@@ -39,13 +40,19 @@ GIVEN_BACK = {"MALLOC_MMAP_THRESHOLD_": str(1 << 20)}
 
 def audited(folder, name, *words, mb=0, checked="checked"):
     how = ["--data", folder / "forget.json", "--memory", "256M", "--activations", folder / name]
-    return subprocess.run(
-        [sys.executable, "-c", LIMITED, str(mb), checked, *words, *map(str, how)],
-        capture_output=True,
-        text=True,
-        cwd=folder,
-        env=os.environ | GIVEN_BACK | {"OMP_NUM_THREADS": "1", "COLUMNS": "200"},
-    )
+    for _ in range(2):
+        done = subprocess.run(
+            [sys.executable, "-c", LIMITED, str(mb), checked, *words, *map(str, how)],
+            capture_output=True,
+            text=True,
+            cwd=folder,
+            env=os.environ | GIVEN_BACK | {"OMP_NUM_THREADS": "1", "COLUMNS": "200"},
+        )
+        # libraries keep now more, now less of what earlier models took: it says to run it again
+        if done.returncode != TryAgainError.exit_code:
+            break
+        print("run again:", done.stderr[-400:])
+    return done
 
 
 @pytest.mark.slow
