@@ -117,7 +117,7 @@ def metrics_table(
 def latex(head: Sequence[str], rows: Sequence[Sequence[str]], columns: str) -> str:
     """A table in plain LaTeX; `head` is LaTeX already, cells are text."""
     # the end of a row takes a bracket or a star that follows for its own
-    starts = [re.sub(r"^[[*]", r"{\g<0>}", " & ".join(map(escaped, row))) for row in rows]
+    starts = [re.sub(r"^[\[*]", r"{\g<0>}", " & ".join(map(escaped, row))) for row in rows]
     lines = [row + r" \\" for row in starts]
     return "\n".join(
         [

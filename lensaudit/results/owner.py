@@ -13,7 +13,7 @@ from typing import Any
 from lensaudit.errors import InputError
 from lensaudit.files import check_plain, make_folder, read_json, write_json
 from lensaudit.progress import FolderRemark
-from lensaudit.results.manifest import BEGUN, COMPARISON, MANIFEST, manifests_of
+from lensaudit.results.manifest import BEGUN, COMPARISON, MANIFEST, manifests_of, models_in
 from lensaudit.results.reading import json_object, part
 from lensaudit.settings import results_folder
 from lensaudit.text import digest, slug
@@ -135,12 +135,21 @@ def check_beside(folder: Path, command: str, n_sources: int) -> None:
         InputError: names the result that is there; nothing was touched.
     """
     check_free(folder, command)
-    for one in [folder] if n_sources > 1 else sorted(folder.glob("*/")):
-        if other_owner(one, "") == f"`lensaudit {command}`":
+    inside = () if (folder / MANIFEST).exists() else sorted(folder.glob("*/"))
+    for one in [folder] if n_sources > 1 else filter(_is_of_several, inside):
+        if (one / MANIFEST).exists() and other_owner(one, "") == f"`lensaudit {command}`":
             raise InputError(
                 f"{folder}: the result in {one} would stay beside this run's, not be replaced; "
                 "name another --out"
             )
+
+
+def _is_of_several(folder: Path) -> bool:
+    """Whether a folder is called as `folders_for` calls that of a model in its manifest."""
+    with suppress(InputError):
+        names = (str(one["name"]) for one in models_in(json_object(folder / MANIFEST)).values())
+        return any(folder.name.startswith(slug(_named(name))) for name in names)
+    return False
 
 
 def _named(source: str) -> str:

@@ -59,17 +59,34 @@ def test_a_run_that_asks_for_more_may_replace(tmp_path):
     assert differences(other, {"retain": "r"}, read, grew) == {"retain": "retain: q, here r"}
 
 
+def patched(folder, source, command="patch"):
+    models = {"source": {"name": source, "weights": "w"}}
+    write_json(make_folder(folder) / "manifest.json", {"command": command, "inputs": models})
+    return folder
+
+
 def test_results_of_one_source_and_of_several_do_not_lie_in_one_another(tmp_path):
-    for place, command in (("one", "patch"), ("several/npo", "patch"), ("several/more", "eval")):
-        write_json(make_folder(tmp_path / place) / "manifest.json", {"command": command})
-    one, several = tmp_path / "one", tmp_path / "several"
-    for folder, n_sources, there in ((one, 2, one), (several, 1, several / "npo")):
+    one = patched(tmp_path / "one", "demo/npo")
+    several = patched(tmp_path / "several" / "demo-npo", "demo/npo").parent
+    patched(several / "more", "demo/npo", "eval")
+    for folder, n_sources, there in ((one, 2, one), (several, 1, several / "demo-npo")):
         with pytest.raises(InputError, match=f"{folder}: the result in {there} would stay beside"):
             check_beside(folder, "patch", n_sources)
         check_beside(folder, "patch", 3 - n_sources)  # replaces what it finds
     check_beside(several, "eval", 2)  # the other command is inside
     check_beside(tmp_path / "missing", "patch", 2)
     check_beside(tmp_path / "missing", "patch", 1)
+
+
+def test_what_was_put_inside_by_name_or_only_begun_is_in_nobodys_way(tmp_path):
+    patched(tmp_path / "c" / "attn", "demo/npo")
+    check_beside(tmp_path / "c", "patch", 1)
+    patched(patched(tmp_path / "d", "demo/npo") / "demo-npo", "demo/npo")
+    check_beside(tmp_path / "d", "patch", 1)  # what lies beside lay there before
+    for begun in (tmp_path / "e", tmp_path / "f" / "demo-npo"):
+        write_json(make_folder(begun) / "begun.json", {"command": "patch"})
+    check_beside(tmp_path / "e", "patch", 2)
+    check_beside(tmp_path / "f", "patch", 1)
 
 
 @pytest.mark.parametrize("text", ['{"inputs": 1}', "[]", "7", "torn"])
