@@ -23,8 +23,9 @@ from lensaudit.association.opening import Know, open_know
 from lensaudit.association.reading import OUTPUTS, prompts_of
 from lensaudit.association.settings import KnowSettings
 from lensaudit.groups import batched
-from lensaudit.models.bridge import TransformerBridge, load_model
+from lensaudit.models.bridge import TransformerBridge
 from lensaudit.models.generation import started
+from lensaudit.models.named import load_model
 from lensaudit.patching.exposure import exposures
 from lensaudit.patching.reader import Reader
 

@@ -7,7 +7,7 @@ import pytest
 import lensaudit as la
 from lensaudit.errors import InputError
 from lensaudit.report.assemble import assemble
-from lensaudit.results.kinds.curve import points_of
+from lensaudit.report.beside import points_of
 from lensaudit.results.locate import Found
 from lensaudit.sweep.watch import epoch_of
 
