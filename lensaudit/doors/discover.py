@@ -5,9 +5,12 @@ manifest of a run, else from the registry, else from the folder's name; what non
 left open, with its candidates.
 """
 
+import gzip
 import json
 import re
+import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -15,10 +18,10 @@ from typing import Any
 
 from lensaudit.data.annotate import Fields, read_pairs
 from lensaudit.data.facts import load_facts
-from lensaudit.data.rows import read_rows
+from lensaudit.data.rows import NO_LIST, read_rows
 from lensaudit.data.tables import TABLES, table_rows
 from lensaudit.errors import InputError
-from lensaudit.files import read_json
+from lensaudit.files import check_plain, read_json
 from lensaudit.groups import GROUPS
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.project import ROWS, Project, annotated_beside
@@ -32,8 +35,8 @@ DEPTH = 4
 MOST_FILES = 500
 READ_BYTES = 1 << 20
 """Of a large file of rows, to see its columns."""
-_LARGE = 32 << 20
-"""Bytes from which a file is large."""
+_LARGE = 4 << 20
+"""Bytes of a file, unpacked, that are read whole."""
 _CLOSED = {"activations", "experiments", "node_modules", "passes", "venv", "__pycache__"}
 _ROLES: Mapping[str, re.Pattern[str]] = {
     "full": re.compile(r"^(full|finetuned?|ft|original|target)$"),
@@ -54,6 +57,9 @@ _USUAL = Fields(group="author")
 """Fields of rows that nothing annotates."""
 _UNREAD = (".parquet", ".xlsx")
 _NO_ROWS = "no list of JSON objects, no JSON object a line, no table"
+_TOO_LARGE = "too large to look into; `lensaudit annotate FILE` reads all of it"
+_WITHIN = re.compile(r'\s*\{\s*"[^"\\\[]*"\s*:\s*\[\s*\{')
+"""An object that begins with a list of objects."""
 _GAP = re.compile(r"[ ,\r\n\t]*")
 _SHAPE = ("num_hidden_layers", "hidden_size", "vocab_size")
 
@@ -285,7 +291,7 @@ def _rows(folder: Path, strange: dict[str, str]) -> dict[str, Fields | None]:
 def _fields_of(rows: Sequence[Any], problems: Sequence[str]) -> Fields | str | None:
     """What the fields of rows are called, None where they are annotated; or why they are none."""
     if problems or not rows or not all(isinstance(row, Mapping) for row in rows):
-        return next(iter(problems if rows else ()), _NO_ROWS)
+        return next((one for one in problems if not one.startswith(NO_LIST)), _NO_ROWS)
     keys = set.intersection(*(set(row) for row in rows))
     if {"question", "answer", "prefix"} <= keys and {"entity", "gt_entity"} & keys:
         return None
@@ -303,20 +309,39 @@ def _fields_of(rows: Sequence[Any], problems: Sequence[str]) -> Fields | str | N
 def _first_rows(path: Path) -> tuple[list[Any], list[str]]:
     """The rows of a file, or of the first part of a large one, and what is wrong with others."""
     try:
-        if path.stat().st_size < _LARGE:
+        check_plain(path)
+        with path.open("rb") as stream:
+            packed = stream.peek(2)[:2] == b"\x1f\x8b"
+            head = (gzip.GzipFile(fileobj=stream) if packed else stream).read(_LARGE + 1)
+        if len(head) <= _LARGE:
             rows, problems = read_rows(path)
             return [row for _, row in rows], problems
-        with path.open("rb") as stream:
-            text = stream.read(READ_BYTES).decode("utf-8-sig", "ignore")
-        if text.lstrip().startswith("["):
-            return _cut_list(text), []
-        lines = text.split("\n")[:-1]
-        if (suffix := path.suffix.lower()) in TABLES:
-            rows, problems = table_rows("\n".join(lines), TABLES[suffix])
-            return [row for _, row in rows], problems
-        return [json.loads(line) for line in lines if line.strip()], []
-    except (InputError, OSError, ValueError, RecursionError):
+    except (InputError, OSError, EOFError, ValueError, RecursionError, zlib.error):
         return [], []
+    text = head[:READ_BYTES].decode(json.detect_encoding(head), "ignore")
+    with suppress(ValueError, RecursionError):
+        suffix = Path(path.name.lower().removesuffix(".gz")).suffix
+        rows, problems = _cut_rows(text.replace("\r\n", "\n").replace("\r", "\n"), suffix)
+        if rows:
+            return rows, problems
+    return [], [_TOO_LARGE]
+
+
+def _cut_rows(text: str, suffix: str) -> tuple[list[Any], list[str]]:
+    """The whole rows in the first part of a file, and what is wrong with others."""
+    lines = text.split("\n")[:-1]
+    if suffix in TABLES:
+        # a row goes on behind a line break in quotes, so that the cut may leave one open
+        odd = [n for n, line in enumerate(lines) if line.count('"') % 2]
+        whole = lines[: odd[-1]] if len(odd) % 2 else lines
+        rows, problems = table_rows("\n".join(whole), TABLES[suffix])
+        return [row for _, row in rows], problems
+    if text.lstrip().startswith("["):
+        return _cut_list(text), []
+    with suppress(ValueError):
+        if rows := [json.loads(line) for line in lines if line.strip()]:
+            return rows, []
+    return _cut_list(text) if suffix == ".json" and _WITHIN.match(text) else [], []
 
 
 def _cut_list(text: str) -> list[Any]:

@@ -263,6 +263,57 @@ def test_init_reads_what_annotate_reads(tmp_path, name, content):
     assert (found.chosen["forget"], found.strange) == (name, {})
 
 
+MANY = "".join(f"who{n},Ada.\n" for n in range(99))
+LARGE = [
+    ("forget.csv", 'question,answer\n"Who\nis it?",Ada.\n"Who' + '\nis ""it""?' * 199 + '",Ada.\n'),
+    ("forget.csv", "question,answer\r\n" + MANY.replace("\n", "\r\n")),
+    ("forget.json", f'{{"data": [{ROW.strip()}{f", {ROW}" * 29}]}}'),
+    ("forget.jsonl", ROW * 30),
+]
+
+
+@pytest.mark.parametrize("encode", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be"])
+@pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["plain", "packed"])
+@pytest.mark.parametrize(("name", "content"), LARGE)
+def test_the_first_part_of_a_large_file_is_read_as_annotate_reads_it(
+    tmp_path, monkeypatch, name, content, pack, encode
+):
+    monkeypatch.setattr("lensaudit.doors.discover._LARGE", 1 << 10)
+    monkeypatch.setattr("lensaudit.doors.discover.READ_BYTES", 1 << 9)
+    name += ".gz" * (pack is not bytes)
+    (tmp_path / name).write_bytes(pack(content.encode(encode)))
+    monkeypatch.setattr("lensaudit.doors.discover.read_rows", None)
+    found = discover(tmp_path)
+    assert (found.chosen.get("forget"), found.strange) == (name, {})
+
+
+def test_what_the_first_part_does_not_tell_is_called_too_large_and_no_table(tmp_path, monkeypatch):
+    monkeypatch.setattr("lensaudit.doors.discover._LARGE", 1 << 7)
+    monkeypatch.setattr("lensaudit.doors.discover.READ_BYTES", 1 << 6)
+    columns = json.dumps({"question": ["Who?"] * 40, "answer": ["Ada."] * 40})
+    held = {
+        "columns.json": columns.encode(),
+        "columns.json.gz": gzip.compress(columns.encode()),
+        "quoted.csv": f'question,answer\n"{"Who?" * 40}",Ada.\n'.encode(),
+        "long.jsonl": json.dumps({"question": "Who?" * 40, "answer": "Ada."}).encode(),
+    }
+    for name, content in held.items():
+        (tmp_path / name).write_bytes(content)
+    why = "too large to look into; `lensaudit annotate FILE` reads all of it"
+    assert discover(tmp_path).strange == dict.fromkeys(held, why)
+
+
+def test_init_says_what_is_wrong_with_a_table_of_which_no_row_can_be_read(tmp_path):
+    (tmp_path / "twice.csv").write_text("question,question\nWho?,Ada.\n")
+    (tmp_path / "open.csv").write_text('question,answer\n"Who?,Ada.\n')
+    (tmp_path / "cut.jsonl.gz").write_bytes(gzip.compress(ROW.encode() * 99)[:-20])
+    assert discover(tmp_path).strange == {
+        "twice.csv": "line 1 names question more than once",
+        "open.csv": "line 1 is no line of a table (unexpected end of data)",
+        "cut.jsonl.gz": "no list of JSON objects, no JSON object a line, no table",
+    }
+
+
 ONE_SOURCE = ("know", "sample", "worst", "relearn", "quantize", "steer audit")
 ONE_MODEL = ("eval", "cache", "lm-eval", "steer extract", "steer eval", "steer sweep")
 
