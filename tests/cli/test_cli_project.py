@@ -254,7 +254,7 @@ ROW = '{"question": "Who?", "answer": "Ada."}\n'
         ("Forget.TSV", b"question\tanswer\nWho?\tAda.\n"),
         ("forget.json", f'{{"data": [{ROW}]}}'.encode()),
         ("forget.jsonl", ROW.encode("utf-16")),
-        ("forget.jsonl.gz", gzip.compress(ROW.encode())),
+        ("forget.jsonl.gz", gzip.compress(ROW.encode(), mtime=0)),
     ],
 )
 def test_init_reads_what_annotate_reads(tmp_path, name, content):
