@@ -69,8 +69,9 @@ def test_a_run_of_several_does_not_lie_around_a_run_of_one_nor_the_reverse(first
     with pytest.raises(InputError, match="would stay beside this run's, not be replaced"):
         la.patch(both, **asked, out=first.folder)
     for step in ("patch", "know"):
-        for there, sources in ((tmp_path / step, both), (tmp_path / step / "npo", both[:1])):
-            write_json(make_folder(there) / "manifest.json", {"command": step})
+        for there, sources in ((tmp_path / step, both), (tmp_path / step / "demo-npo", both[:1])):
+            made = {"command": step, "inputs": {"source": {"name": "demo/npo", "weights": "w"}}}
+            write_json(make_folder(there) / "manifest.json", made)
             with pytest.raises(InputError, match=f"{there} would stay beside this run's"):
                 la.audit(sources, limit=LIMIT, out=tmp_path)
             (there / "manifest.json").unlink()
