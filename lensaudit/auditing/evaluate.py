@@ -133,10 +133,12 @@ def evaluate_into(
         theirs = replace(settings, metrics=tuple(retain_names(metrics)), **own)
         found = evaluate_into(first, theirs, place / RETAIN, notice=notice, progress=progress)
         reference = found.entries
+    reads, done = reads_of(metrics, passes, settings.suite), itertools.count(1)
+    for read in reads:
+        if read.kind not in (*GENERATED, "patched"):
+            passes.view(read)  # what cannot be encoded is refused before any pass
     # one generation serves every field of a split
-    reads = ((read, read.kind in GENERATED) for read in reads_of(metrics, passes, settings.suite))
-    n_passes = len({replace(read, field="") if said else read for read, said in reads})
-    done = itertools.count(1)
+    n_passes = len({replace(read, field="") if read.kind in GENERATED else read for read in reads})
 
     def finished(one: str) -> None:
         progress(Progress(f"evaluating {model}", min(next(done), n_passes), n_passes, piece=one))
