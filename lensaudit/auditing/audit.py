@@ -24,6 +24,7 @@ from lensaudit.auditing.question import (
 from lensaudit.auditing.result import Audited, joined
 from lensaudit.auditing.settings import AuditSettings
 from lensaudit.auditing.step import Opened, Step, wanted
+from lensaudit.data.neutral import Neutral
 from lensaudit.errors import Failure, failure_in
 from lensaudit.files import make_folder
 from lensaudit.models.bridge import opened_once
@@ -59,6 +60,8 @@ class OpenedAudit:
     folder: Path
     """Of all results."""
     depth: Session
+    neutral: Neutral | None
+    """Rows that controls of the depth are measured on."""
     said: Mapping[str, OpenedEvaluation]
     """By model, the retain model's first: the others are compared with it."""
     associations: Mapping[str, Opened | str]
@@ -101,14 +104,14 @@ def open_audit(
         check_beside(out / name, name, len(names))
     patch = asked_of_patch(settings, settings.retain_set)
     depth = prepare(names, patch, notice=notice)
-    beside_score(depth)  # refuses what is named for it and does not do
+    neutral, _ = beside_score(depth)
     said = {
         model: open_in(model, asked, place, rated=False)
         for model, asked, place in evaluations(names, settings, out)
     }
     controls, step = controls_of(names, settings), wanted(who, settings)
     known = {name: who_has_what(step, name, patch, controls) for name in names} if step else {}
-    return OpenedAudit(names, settings, out, depth, said, known)
+    return OpenedAudit(names, settings, out, depth, neutral, said, known)
 
 
 @opened_once()

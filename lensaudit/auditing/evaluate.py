@@ -133,12 +133,7 @@ def evaluate_into(
         theirs = replace(settings, metrics=tuple(retain_names(metrics)), **own)
         found = evaluate_into(first, theirs, place / RETAIN, notice=notice, progress=progress)
         reference = found.entries
-    reads, done = reads_of(metrics, passes, settings.suite), itertools.count(1)
-    for read in reads:
-        if read.kind not in (*GENERATED, "patched"):
-            passes.view(read)  # what cannot be encoded is refused before any pass
-    # one generation serves every field of a split
-    n_passes = len({replace(read, field="") if read.kind in GENERATED else read for read in reads})
+    n_passes, done = len(counted_in(settings, passes)), itertools.count(1)
 
     def finished(one: str) -> None:
         progress(Progress(f"evaluating {model}", min(next(done), n_passes), n_passes, piece=one))
@@ -263,6 +258,25 @@ def _pass_folders(place: Path, usual: Path) -> list[Path]:
     return [*dict.fromkeys((place / PASSES, usual / PASSES, *theirs))]
 
 
+def counted_in(settings: EvaluateSettings, passes: ModelPasses) -> dict[str, tuple[int, str]]:
+    """Pass -> how much it reads, and of what: texts that are scored, or questions.
+
+    One generation serves every field of a split. Texts are encoded here, before any pass.
+
+    Raises:
+        InputError: a text cannot be encoded.
+    """
+    found: dict[str, tuple[int, str]] = {}
+    for read in reads_of(ordered(settings.suite, settings.metrics), passes, settings.suite):
+        asks = read.kind in GENERATED
+        name = f"{read.kind} {read.split}" if asks else f"{read.kind} {read.split}.{read.field}"
+        if asks or read.kind == "patched":
+            found[name] = len(passes.all_splits[read.split].rows), "questions"
+        else:
+            found[name] = sum(map(len, passes.view(read).rows.values())), "texts"
+    return found
+
+
 def compared(settings: EvaluateSettings, passes: ModelPasses) -> Mapping[str, MetricResult]:
     """The log of a retain model that was named; empty where none was.
 
@@ -329,8 +343,9 @@ CLASSIFIER_TOKENS: Mapping[Suite, int] = {"tofu": 32, "muse": 512}
 
 def _empty(settings: EvaluateSettings) -> EmptyRow:
     """What `auto` means for rows with nothing to score."""
-    usual: EmptyRow = "upstream" if settings.mask == "upstream" else "unscored"
-    return usual if settings.empty == "auto" else settings.empty
+    if settings.empty != "auto":
+        return settings.empty
+    return "upstream" if settings.mask == "upstream" else "unscored"
 
 
 def open_evaluation(

@@ -277,7 +277,7 @@ def _rows(folder: Path, strange: dict[str, str]) -> dict[str, Fields | None]:
             continue
         for one in sorted(names):
             shown = (place / one).relative_to(folder).as_posix()
-            suffix = Path(one.lower().removesuffix(".gz")).suffix
+            suffix = _suffix(one)
             if suffix in _UNREAD:
                 readable = ", ".join((*ROWS, *TABLES))
                 strange[shown] = f"rows are read from {readable}; save it as one of these"
@@ -286,6 +286,15 @@ def _rows(folder: Path, strange: dict[str, str]) -> dict[str, Fields | None]:
                 told: dict[str, Any] = strange if isinstance(fields, str) else found
                 told[shown] = fields
     return found
+
+
+def _suffix(name: str) -> str:
+    """What a file of rows is written as; packed or not.
+
+    >>> _suffix("Forget.CSV.gz")
+    '.csv'
+    """
+    return Path(name.lower().removesuffix(".gz")).suffix
 
 
 def _fields_of(rows: Sequence[Any], problems: Sequence[str]) -> Fields | str | None:
@@ -320,8 +329,8 @@ def _first_rows(path: Path) -> tuple[list[Any], list[str]]:
         return [], []
     text = head[:READ_BYTES].decode(json.detect_encoding(head), "ignore")
     with suppress(ValueError, RecursionError):
-        suffix = Path(path.name.lower().removesuffix(".gz")).suffix
-        rows, problems = _cut_rows(text.replace("\r\n", "\n").replace("\r", "\n"), suffix)
+        lines = text.replace("\r\n", "\n").replace("\r", "\n")
+        rows, problems = _cut_rows(lines, _suffix(path.name))
         if rows:
             return rows, problems
     return [], [_TOO_LARGE]

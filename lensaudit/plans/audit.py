@@ -1,17 +1,15 @@
 """How much of an audit is left to do?"""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from lensaudit.auditing.audit import OpenedAudit, open_audit
+from lensaudit.auditing.audit import OpenedAudit
 from lensaudit.auditing.question import anchor_of
-from lensaudit.auditing.settings import AuditSettings
-from lensaudit.auditing.step import Opened, Step
+from lensaudit.auditing.step import Opened
 from lensaudit.plans import said
 from lensaudit.plans.depth import planned
 from lensaudit.plans.plan import Plan
-from lensaudit.progress import Notice, unheard
 
 
 @dataclass(frozen=True)
@@ -44,25 +42,13 @@ class AuditPlan:
         )
 
 
-def plan_audit(
-    sources: Sequence[str],
-    settings: AuditSettings,
-    folder: Path | None = None,
-    *,
-    who: Step | None = None,
-    notice: Notice = unheard,
-) -> AuditPlan:
-    """What an audit would do; arguments and errors are those of `auditing.audit.open_audit`."""
-    return plan_of(open_audit(sources, settings, folder, who=who, notice=notice))
-
-
 def plan_of(opened: OpenedAudit) -> AuditPlan:
-    """The same of an opened audit.
+    """What an opened audit would do.
 
     Raises:
         InputError: a model would not fit.
     """
-    depth = planned(opened.depth)
+    depth = planned(opened.depth, opened.neutral)
     steps = {model: said.plan_of(one) for model, one in opened.said.items()}
     anchor = anchor_of(opened.names, opened.settings)
     if anchor in steps and not steps[anchor].done:

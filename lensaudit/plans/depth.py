@@ -55,17 +55,20 @@ def plan_patch(
     session = prepare(sources, anchored(tuple(sources), settings), notice=notice)
     if folder is not None:
         folders_in(session, folder, notice)
-    return planned(session)
+    return planned(session, beside_score(session)[0])
 
 
-def planned(session: Session) -> Plan:
+def planned(session: Session, neutral: Neutral | None) -> Plan:
     """What `summaries` would compute, with what is there already left out.
 
+    Args:
+        session: that is open.
+        neutral: rows that controls are measured on; None where there is no retain model.
+
     Raises:
-        InputError: a file or a model that is named for what stands beside the score does not do.
+        InputError: a model would not fit.
     """
     settings, layers = session.settings, session.settings.at_layers
-    neutral, _ = beside_score(session)
     if settings.score == "em":
         return em_plan_of(session)
     if settings.score == "lens":

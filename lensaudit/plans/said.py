@@ -6,21 +6,19 @@ from pathlib import Path
 from lensaudit.auditing.evaluate import (
     OpenedEvaluation,
     compared,
+    counted_in,
     inputs_of,
     open_in,
     reference_of,
     run_in,
 )
 from lensaudit.auditing.settings import EvaluateSettings
-from lensaudit.evaluation.suite import reads_of
 from lensaudit.files import read_json
-from lensaudit.metrics.registry import ordered
 from lensaudit.plans.plan import Plan
 from lensaudit.results.integrity import is_whole
 from lensaudit.results.locate import PASSES
 from lensaudit.results.manifest import MANIFEST, from_outside
 from lensaudit.results.owner import differences
-from lensaudit.settings import GENERATED
 from lensaudit.text import canonical_json
 
 
@@ -43,7 +41,7 @@ def plan_evaluation(model: str, settings: EvaluateSettings, folder: Path | None 
 def plan_of(opened: OpenedEvaluation) -> Plan:
     """The same of an opened evaluation, whose retain model's log may be made before it."""
     settings, passes, place = opened.settings, opened.passes, opened.place
-    counted = _counted(opened)
+    counted = counted_in(settings, passes)
     n_texts, n_answers = (
         sum(n for n, kind in counted.values() if kind == what) for what in ("texts", "questions")
     )
@@ -63,17 +61,3 @@ def plan_of(opened: OpenedEvaluation) -> Plan:
         done=done,
         brief=f"{n_texts} texts scored, {n_answers} answers generated{kept}",
     )
-
-
-def _counted(opened: OpenedEvaluation) -> dict[str, tuple[int, str]]:
-    """Pass -> how much it reads, and of what: texts that are scored, or questions."""
-    passes, suite = opened.passes, opened.settings.suite
-    found: dict[str, tuple[int, str]] = {}
-    for read in reads_of(ordered(suite, opened.settings.metrics), passes, suite):
-        asks = read.kind in GENERATED
-        name = f"{read.kind} {read.split}" if asks else f"{read.kind} {read.split}.{read.field}"
-        if asks or read.kind == "patched":
-            found[name] = len(passes.all_splits[read.split].rows), "questions"
-        else:
-            found[name] = sum(map(len, passes.view(read).rows.values())), "texts"
-    return found

@@ -16,7 +16,7 @@ from support.tolerance import NATS
 import lensaudit as la
 from lensaudit.association.calls import WHO_HAS_WHAT
 from lensaudit.auditing import audit, calls
-from lensaudit.auditing.audit import BUSY
+from lensaudit.auditing.audit import BUSY, open_audit
 from lensaudit.auditing.question import asked_of_patch, evaluations
 from lensaudit.auditing.settings import AuditSettings
 from lensaudit.cli.main import run
@@ -25,7 +25,7 @@ from lensaudit.errors import WorkError
 from lensaudit.evaluation import passes
 from lensaudit.models import checkpoint
 from lensaudit.models.registry import load_registry, resolve
-from lensaudit.plans import audit as plans
+from lensaudit.plans.audit import plan_of
 from lensaudit.results.kinds.know import KnowControl, KnowRecord
 from lensaudit.results.manifest import signed
 from lensaudit.screen.depth import of_audit, said_and_held
@@ -34,7 +34,6 @@ from lensaudit.turns import in_turn
 from lensaudit.verdict.collect import verdicts
 from lensaudit.verdict.views import hundredths
 
-plan_audit = partial(plans.plan_audit, who=WHO_HAS_WHAT)
 audited_into = partial(calls.audited, who=WHO_HAS_WHAT)
 LIMIT = 2
 MODELS = ("retain", "masked_readout", "never")
@@ -58,6 +57,10 @@ def audited(tmp_path_factory):
         activations=str(folder / "activations"),
     )
     return found, folder, told
+
+
+def plan_audit(*asked, who=WHO_HAS_WHAT, **more):
+    return plan_of(open_audit(*asked, who=who, **more))
 
 
 def settings_of(folder, **changes):
@@ -94,10 +97,10 @@ def test_who_has_what_is_not_left_out_in_silence(tmp_path):
     """Whoever calls the core alone hands the step on, or says that nobody is asked."""
     place = tmp_path / "out"
     with pytest.raises(ValueError, match="the step that asks who has what was not given"):
-        plans.plan_audit(["demo/npo"], settings_of(tmp_path), place)
+        plan_audit(["demo/npo"], settings_of(tmp_path), place, who=None)
     with pytest.raises(ValueError, match="the step that asks who has what was not given"):
         calls.audited(["demo/npo"], settings_of(tmp_path), place)
-    plan = plans.plan_audit(["demo/npo"], settings_of(tmp_path, association="none"), place)
+    plan = plan_audit(["demo/npo"], settings_of(tmp_path, association="none"), place, who=None)
     assert (plan.associations, place.exists()) == ({}, False)
 
 

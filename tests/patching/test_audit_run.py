@@ -222,10 +222,10 @@ def test_rows_that_the_oracle_kept_without_a_retain_model_are_not_planned_again(
     folder = save_family(tmp_path, tiny_tokenizer, "Bloom", names=("full", "a"), n_head=4)
     given = {"retain": "none", "ask": "none"}
     audit, _ = audit_in(save_questions(folder), **given)
-    assert planned(audit).n_rows > 2 * 9 * 4  # of full and the source, and the anchor's
+    assert planned(audit, None).n_rows > 2 * 9 * 4  # of full and the source, and the anchor's
     with audit:
         summaries(audit)
-    assert planned(audit_in(folder, **given)[0]).n_rows == 0
+    assert planned(audit_in(folder, **given)[0], None).n_rows == 0
 
 
 def test_hooks_on_full_stop_the_sweep_and_not_the_oracle(audit, monkeypatch):
