@@ -316,7 +316,14 @@ def recovery(
             jobs[first].begin(run)
     claim(work, ATTACK, [AUDIT])
     for name, job in jobs.items():
-        job.make(folders[name], lambda at: progress(Progress("step", at.step, at.n_steps)))
+        # what an audit that was killed left in its own folder is in nobody's way
+        own = keep is None or name != first
+        job.make(
+            folders[name],
+            lambda at: progress(Progress("step", at.step, at.n_steps)),
+            force=own,
+            tell=notice,
+        )
     data = str(asked.data)
     suite = EvaluateSettings(
         metrics=tuple(OUTPUT_SCORES.values()),

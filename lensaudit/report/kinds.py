@@ -93,7 +93,7 @@ def _know(found: Found) -> dict[str, Any]:
 
 
 def _relearn(found: Found) -> dict[str, Any]:
-    """Scores of models before and after one pass over the forget answers."""
+    """Scores of models before and after training on the forget answers."""
     rows = [
         {"model": shift.model, "score": name, "before": value, "after": shift.after.get(name)}
         for shift in found.record.shifts

@@ -322,14 +322,14 @@ def _reading(at: EffortPoint, run: EffortRecord, n_readings: int, nulls: Calibra
 
 
 def _relearn(one: RelearnRecord, nulls: Calibration) -> list[Told]:
-    """What one pass adds to the answers' probability, beyond what it adds to `retain`."""
+    """What relearning adds to the answers' probability, beyond what it adds to `retain`."""
     shifts = one.shifts
     ends = [(of.before.get("prob"), of.after.get("prob")) for of in (shifts[0], shifts[-1])]
     added = [after - before for before, after in ends if before is not None and after is not None]
-    view = View("relearn_gain", None, why="what one pass adds to retain is not known")
+    view = View("relearn_gain", None, why="what it adds to retain is not known")
     if len(shifts) > 1 and len(added) > 1:
         gain = Estimate(added[0] - added[1], why="one run of each model: no interval")
-        shown = f"one pass adds {added[0]:+.2f}, to retain {added[1]:+.2f}"
+        shown = f"adds {added[0]:+.2f}, to retain {added[1]:+.2f}"
         view = View("relearn_gain", None, shown, why=gain.why, number=gain)
     return [(shifts[0].model, [view])]
 

@@ -230,6 +230,12 @@ def finished(tmp_path_factory):
         return out, la.effort(["demo/full", "demo/retain"], out, arms=("T",), **SHORT)
 
 
+def test_one_model_beside_several_is_refused(finished):
+    out, _ = finished
+    with pytest.raises(InputError, match="would stay beside this run's"):
+        prepare(("demo/npo",), EffortSettings(arms=("T",)), out)
+
+
 def test_full_has_recovered_everything_and_retain_nothing(finished):
     _, (full, retain) = finished
     full_at, retain_at = full.arms["T"]["curve"], retain.arms["T"]["curve"]

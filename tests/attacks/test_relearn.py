@@ -244,6 +244,25 @@ def test_an_audit_that_was_killed_after_its_scores_is_sealed_by_the_next(audited
     assert model.weights == open_model("demo/masked_upper").weights
 
 
+def test_an_audit_that_was_killed_before_its_scores_gives_way_to_another(
+    place, auditing, monkeypatch
+):
+    jobs = {"demo/masked_upper": job_of("demo/masked_upper")}
+    other = {name: replace(job, settings=SMALL) for name, job in jobs.items()}
+    made = []
+
+    def shifts(pairs, *given):
+        made.append([json.loads((at / "manifest.json").read_text()) for at in pairs.values()])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(room, "shifts", shifts)
+    for asked in (jobs, other):
+        with pytest.raises(KeyboardInterrupt):
+            room.recovery(asked, auditing, place / "killed", keep=None)
+    ((first,), (second,)) = made
+    assert first["inputs"]["key"] != second["inputs"]["key"]
+
+
 def test_its_model_is_the_one_that_was_patched(audited, auditing, place):
     _, _, (_, work, _) = audited
     given = ("full", "retain", "data", "limit", "activations")

@@ -189,7 +189,7 @@ def test_what_relearning_adds_needs_a_score_of_retain(tmp_path):
     for after in ({"prob": None}, {}):
         relearned(tmp_path / "relearned", "npo", after)
         cell = rows_of(assemble([tmp_path]))["npo"]["training"]
-        assert (cell.text, cell.beside) == ("–", ("what one pass adds to retain is not known",))
+        assert (cell.text, cell.beside) == ("–", ("what it adds to retain is not known",))
 
 
 def test_columns_are_those_that_were_measured_in_one_order(results):

@@ -375,6 +375,18 @@ def test_samples_that_all_say_the_facts_are_found(tmp_path):
     assert codes(tmp_path / "a") == {"x": "answers"}
 
 
+def test_two_attacks_on_a_model_that_was_not_patched_are_told(tmp_path):
+    for name, share in {"a": 1.0, "b": 0.0}.items():
+        place = sample_folder(tmp_path / name, (1.0, 64, share, 0.0, None, None))
+        made.seal(
+            place, "sample", ["summary.json"], source={"weights": "w"}, rows={"0": "Ada Moor"}
+        )
+    found = verdicts([tmp_path / "a", tmp_path / "b"])
+    assert len(found.models[0].judged) == 2
+    first, *_ = sentences(found)
+    assert first.startswith("x: says them when sampled: leak@64 1.00")
+
+
 def test_samples_of_few_facts_are_counted_as_few(tmp_path):
     """All say it of two facts; of the other 54 a thought was cut in some model."""
     sample_folder(tmp_path / "a", (1.0, 64, 1.0, 0.0, None, None), n=2, authors=2)

@@ -48,7 +48,7 @@ from lensaudit.models.sizes import sizes_on_disk
 from lensaudit.progress import Notice, Tell, unheard
 from lensaudit.results.kinds.effort import EffortArm, EffortRecord, TrainingRate
 from lensaudit.results.manifest import manifest
-from lensaudit.results.owner import check_free, claim
+from lensaudit.results.owner import check_beside, check_free, claim
 from lensaudit.results.reading import document
 from lensaudit.results.run_log import tell_replaced
 from lensaudit.scores.intervals import typical_size
@@ -187,7 +187,7 @@ def prepare(
     folders = effort_folders(names, out)
     first = next(iter(folders.values()))
     home = first if len(names) == 1 else first.parent
-    check_free(home, COMMAND)
+    check_beside(home, COMMAND, len(names))
     for place in folders.values():
         check_free(place, COMMAND, FILES)
     settings = replace(settings, arms=tuple(dict.fromkeys(settings.arms)) or ("T", "neutral"))

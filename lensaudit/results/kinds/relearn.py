@@ -1,4 +1,4 @@
-"""What does one pass over the answers bring back? A finished run of `lensaudit relearn --audit`."""
+"""What does training on the answers bring back? A finished run of `lensaudit relearn --audit`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
