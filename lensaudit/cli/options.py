@@ -333,8 +333,8 @@ class SettingOption(click.Option):
 
     @property
     def is_listed(self) -> bool:
-        """Whether the parser keeps all that is said: of two values the first is not dropped."""
-        return not (self.is_flag or self.count)
+        """Whether the parser keeps all that is said: of two models the first is not dropped."""
+        return self.multiple or self.commas or isinstance(self.type, ModelName)
 
     def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
         """Under its own flags, and under those that it is understood by."""
@@ -528,8 +528,7 @@ class ModelName(click.ParamType):
 def result_folder(usual: str) -> Callable[[Command], Command]:
     """`--out`, the result folder; `usual` is its default."""
     place = PlaceName()
-    said = f"Result folder. [default: {usual}]"
-    return click.option("-o", "--out", cls=SettingOption, type=place, help=said)
+    return click.option("-o", "--out", type=place, help=f"Result folder. [default: {usual}]")
 
 
 OPTIONS: dict[str, click.Option] = {

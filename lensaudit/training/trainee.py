@@ -27,10 +27,10 @@ from lensaudit.models.memory import free_bytes
 from lensaudit.models.sizes import n_parameters
 from lensaudit.models.weight_files import INDEX, SINGLE, header_of
 from lensaudit.progress import Notice, unheard
-from lensaudit.results.manifest import BEGUN, MANIFEST, Manifest, manifest
+from lensaudit.results.manifest import MANIFEST, Manifest, manifest
 from lensaudit.results.run_folder import RunFolder, seal
 from lensaudit.text import digest
-from lensaudit.training.record import STATE_FOLDER
+from lensaudit.training.record import LOSSES, STATE_FOLDER
 from lensaudit.training.train import (
     Recipe,
     TrainingRun,
@@ -208,9 +208,10 @@ def seal_model(
     dtype: torch.dtype,
     key: str,
     record: Callable[[], Manifest],
+    table: str,
     wrapped: Any = None,
 ) -> None:
-    """Write weights, tokenizer and, last, the manifest over all files of the folder.
+    """Write weights, tokenizer and, last, the manifest over them: what else is there is not ours.
 
     `wrapped`: peft's view of the model, whose adapter is written and nothing else.
     """
@@ -220,15 +221,14 @@ def seal_model(
     else:
         check_weights(model)
         save_adapter(wrapped, start, out, dtype=dtype)
-    beside = (MANIFEST, BEGUN)
-    files = (p.name for p in out.iterdir() if p.is_file() and p.suffix != ".partial")
-    seal(out, record(), key=key, files=[name for name in files if name not in beside])
+    files = [one.name for one in _saved_in(out, table) if one.exists()]
+    seal(out, record(), key=key, files=files)
     shutil.rmtree(out / STATE_FOLDER, ignore_errors=True)
 
 
-def _saved_in(folder: Path) -> Iterator[Path]:
-    """The files that a checkpoint or an adapter is saved as, there or not."""
-    names = (CONFIG, WEIGHTS, MODEL_CONFIG, SINGLE, INDEX, *TOKENIZER_FILES)
+def _saved_in(folder: Path, table: str) -> Iterator[Path]:
+    """The files that a checkpoint or an adapter is saved as, and its table, there or not."""
+    names = (CONFIG, WEIGHTS, MODEL_CONFIG, SINGLE, INDEX, *TOKENIZER_FILES, table)
     yield from (folder / name for name in names)
     yield from folder.glob("model-[0-9]*-of-[0-9]*.safetensors")
 
@@ -291,6 +291,8 @@ class CheckpointJob(ABC):
     """A checkpoint that is made of another; two jobs of one key give equal weights."""
 
     command: ClassVar[str]
+    table: ClassVar[str]
+    """File that `made` writes beside the weights."""
     start: Checkpoint
     stored: torch.dtype
     """What weights are saved in."""
@@ -338,7 +340,7 @@ class CheckpointJob(ABC):
         if run.is_replacing:
             shutil.rmtree(run.path / STATE_FOLDER, ignore_errors=True)
             if not (run.path / MANIFEST).exists():  # it was killed before it named its files
-                for one in _saved_in(run.path):
+                for one in _saved_in(run.path, self.table):
                     one.unlink(missing_ok=True)
         run.begin()
 
@@ -395,6 +397,7 @@ class CheckpointJob(ABC):
                 out,
                 dtype=self.stored,
                 key=self.key,
+                table=self.table,
                 record=lambda: manifest(
                     self.command,
                     kind="checkpoint",
@@ -412,6 +415,7 @@ class CheckpointJob(ABC):
 class TrainingJob(CheckpointJob):
     """A checkpoint that is trained from another, resumable."""
 
+    table: ClassVar[str] = LOSSES
     settings: Any
     """What was chosen; its `seed` draws a new adapter, and what dropout leaves out."""
     save_every: int | None = None
@@ -487,7 +491,7 @@ class TrainingJob(CheckpointJob):
             seed=self.settings.seed,
         )
         losses = train(model, run, report=report)
-        write_csv(out / "losses.csv", ("step", "loss"), list(enumerate(losses, 1)))
+        write_csv(out / self.table, ("step", "loss"), list(enumerate(losses, 1)))
         return model, wrapped, {**asdict(self.recipe), "save_every": self.save_every}
 
 

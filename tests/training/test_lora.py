@@ -143,6 +143,9 @@ def test_what_a_killed_run_saved_goes_where_another_takes_its_place(given, tmp_p
     left = {path.name for path in out.glob("*.safetensors")}
     assert left == {"model.safetensors" if lora else "adapter_model.safetensors"}
     open_checkpoint(resolve(str(out) if lora else f"{given['model']}+{out}", load_registry()))
+    assert mine.name not in json.loads((out / "manifest.json").read_text())["files"]
+    prepare(replace(settings, steps=2)).make(out, force=True)
+    assert mine.read_text() == "read"
 
 
 def test_a_merged_model_can_be_trained_as_a_whole(given, tmp_path):
