@@ -22,7 +22,7 @@ from lensaudit.association.opening import Know
 from lensaudit.association.persons import COLUMNS, PERSONS, Person, people_of, said_of
 from lensaudit.association.reading import LENS, OUTPUTS, RelationReading, upper_layers
 from lensaudit.files import write_csv, write_json
-from lensaudit.groups import Group, grouped, unit_of
+from lensaudit.groups import Group, grouped, natural, unit_of
 from lensaudit.results.kinds.know import (
     LEVEL,
     KnowControl,
@@ -84,13 +84,13 @@ def strata_of(relations: Sequence[Sequence[Group]]) -> Strata:
 
     One permutation serves all relations only where the permuted subjects are asked the same.
     Subjects begin apart by what they are asked; two blocks are joined, on the relations that both
-    have, where (subjects - 1) times relations grows.
+    have, where (subjects - 1) times relations grows; of equal pairs that of the first subjects.
 
     >>> strata_of([["a", "b", "c"], ["a", "b"]])
     {(0, 1): ('a', 'b')}
     """
     asked = grouped((one, at) for at, groups in enumerate(relations) for one in groups)
-    blocks = grouped((frozenset(pattern), one) for one, pattern in asked.items())
+    blocks = grouped((frozenset(asked[one]), one) for one in sorted(asked, key=natural))
 
     def gain(pair: tuple[frozenset[int], frozenset[int]]) -> int:
         """What two blocks are worth as one beyond what they are worth apart."""

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from random import Random
 
 import numpy as np
 import pytest
@@ -91,6 +92,22 @@ def test_strata_keep_every_subject_in_all_relations_of_its_block():
     # four subjects in three relations (9) and two in two (2) are more than six in two (10)
     wanted = {(0, 1, 2): "abcd", (0, 1): "ef", (3,): "xyz"}
     assert {pattern: "".join(sorted(own)) for pattern, own in found.items()} == wanted
+
+
+def test_strata_hang_on_no_order_of_subjects_or_relations():
+    """Pairs of subjects lack one relation each: whichever is joined first takes two others."""
+    asked = [list(range(8)), [2, 3, 4, 5, 6, 7], [0, 1, 4, 5, 6, 7], [0, 1, 2, 3, 6, 7]]
+
+    def told(relations, number):
+        found = strata_of(relations).items()
+        return [(tuple(sorted(number[at] for at in key)), own) for key, own in found]
+
+    wanted = told(asked, range(4))
+    for seed in range(6):
+        draw = Random(seed)
+        number = draw.sample(range(4), 4)
+        turned = [draw.sample(asked[at], len(asked[at])) for at in number]
+        assert told(turned, number) == wanted
 
 
 def test_bits_of_a_sure_reader_are_those_of_the_guess_it_replaces():
