@@ -69,6 +69,15 @@ def author_key(group: object) -> str:
     return text.lstrip("@").lstrip("0" if text.isdecimal() else "") or text
 
 
+def natural(group: Group) -> str:
+    """What authors are sorted by: numbers in a name count as numbers.
+
+    >>> sorted([10, 9, "retain 10", "retain 9"], key=natural)
+    [9, 10, 'retain 9', 'retain 10']
+    """
+    return re.sub(r"\d+", lambda digits: digits[0].zfill(20), str(group))
+
+
 def is_group(value: Any) -> bool:
     """Can this name an author: a whole number or text?"""
     return isinstance(value, int | str) and not isinstance(value, bool)

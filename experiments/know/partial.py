@@ -69,7 +69,7 @@ def show(done: Sequence[tuple[PlantedModel, Sequence[Any]]], k: int, how: str) -
         by[f"{one.mechanism}-{one.strength:g}"].append((one, facts))
     for name, models in sorted(by.items()):
         rows = [
-            (fact, one.seed, fact.idx in known, fact.idx in naming_of(facts, k)[0])
+            (fact, one.seed, fact.idx in known, fact.idx in naming_of(facts)[0])
             for one, facts in models
             for known in [known_of(one, facts)]
             for fact in facts

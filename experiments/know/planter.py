@@ -76,7 +76,7 @@ def main(out: Path) -> None:
             bits = [getattr(one, what) for one in facts]
             mean = clustered_mean(bits, groups, bounds=(-3.33, 5.4), unit=unit_of(groups))
             print(f"; {what} {mean.value:.2f} [{mean.low:.2f}, {mean.high:.2f}] bits", end="")
-        print(f"; named {len(naming_of(facts, 40)[0])} of {len(facts)}")
+        print(f"; named {len(naming_of(facts)[0])} of {len(facts)}")
 
 
 if __name__ == "__main__":

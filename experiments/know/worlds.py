@@ -90,7 +90,7 @@ def evidence_of(model: Any, base: Any, read: Sequence[RelationReading]) -> dict[
         ]
     e = [one.e for one in facts if one.e is not None]
     k = min(len(one.asked.values) for one in read)
-    return {"e": e, "e_uniform": plain, "named": len(naming_of(facts, k)[0]), "k": k}
+    return {"e": e, "e_uniform": plain, "named": len(naming_of(facts)[0]), "k": k}
 
 
 def asked_about(

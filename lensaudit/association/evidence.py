@@ -22,7 +22,7 @@ from lensaudit.association.opening import Know
 from lensaudit.association.persons import COLUMNS, PERSONS, Person, people_of, said_of
 from lensaudit.association.reading import LENS, OUTPUTS, RelationReading, upper_layers
 from lensaudit.files import write_csv, write_json
-from lensaudit.groups import Group, grouped, unit_of
+from lensaudit.groups import Group, grouped, natural, unit_of
 from lensaudit.results.kinds.know import (
     LEVEL,
     KnowControl,
@@ -75,7 +75,9 @@ class FactEvidence:
     associated: float | None
     """Bits beside the prior of a model that never knew; None where there is no prior."""
     e: float | None
-    """Evidence value of the association."""
+    """Evidence value of the association: at most the candidates."""
+    n_candidates: int
+    """Values that were put after its prompt."""
     named: bool = False
 
 
@@ -84,13 +86,13 @@ def strata_of(relations: Sequence[Sequence[Group]]) -> Strata:
 
     One permutation serves all relations only where the permuted subjects are asked the same.
     Subjects begin apart by what they are asked; two blocks are joined, on the relations that both
-    have, where (subjects - 1) times relations grows.
+    have, where (subjects - 1) times relations grows; of equal pairs that of the first subjects.
 
     >>> strata_of([["a", "b", "c"], ["a", "b"]])
     {(0, 1): ('a', 'b')}
     """
     asked = grouped((one, at) for at, groups in enumerate(relations) for one in groups)
-    blocks = grouped((frozenset(pattern), one) for one, pattern in asked.items())
+    blocks = grouped((frozenset(asked[one]), one) for one in sorted(asked, key=natural))
 
     def gain(pair: tuple[frozenset[int], frozenset[int]]) -> int:
         """What two blocks are worth as one beyond what they are worth apart."""
@@ -188,6 +190,7 @@ def facts_of_read(
             bits(said, uniform),
             None if given is None else bits(said, given),
             None if given is None else evidence(said, given),
+            n_values,
         )
 
 
@@ -198,11 +201,14 @@ def mean_of(values: Sequence[float], groups: Sequence[Group], top: float) -> Est
     return replace(found, lower=None, upper=None)  # the record holds the 95 % interval
 
 
-def naming_of(facts: Sequence[FactEvidence], n_candidates: int) -> tuple[list[int], dict[str, Any]]:
+def naming_of(
+    facts: Sequence[FactEvidence], *, more: bool = True
+) -> tuple[list[int], dict[str, Any]]:
     """e-BH over all facts: idx of those that are named, and how, or why none can be.
 
-    `fewest` facts must be known before any can be named: e is at most the candidates. Refused
-    where e cannot reach it, with the candidates that would do.
+    `fewest` facts must be known before any can be named: the least k such that k facts have
+    candidates for an e of n / (k `FDR`). Refused where there is none, with the candidates that
+    would do; `more` says whether further placebos may be had.
     """
     e, how = {one.idx: one.e for one in facts if one.e is not None}, {"fdr": FDR, "fewest": None}
     if not e:
@@ -210,13 +216,15 @@ def naming_of(facts: Sequence[FactEvidence], n_candidates: int) -> tuple[list[in
             **how,
             "why": "no model that never knew was asked for a prior: name one with --base",
         }
-    fewest = math.ceil(len(e) / (n_candidates * FDR) - 1e-9)
-    if fewest > len(e):
-        some = max(1, len(e) // 10)
-        wanted = candidates_wanted(len(e), some, FDR)
-        why = f"each fact has {n_candidates} candidates; to name {some} facts takes {wanted}"
-        return [], {**how, "why": f"{why} (--placebos)"}
-    return named_facts(e, FDR), {**how, "fewest": fewest, "why": None}
+    caps = sorted((one.n_candidates for one in facts if one.e is not None), reverse=True)
+    reached = (k for k, cap in enumerate(caps, 1) if k >= len(e) / (cap * FDR) - 1e-9)
+    if fewest := next(reached, None):
+        return named_facts(e, FDR), {**how, "fewest": fewest, "why": None}
+    some = max(1, len(e) // 10)
+    wanted = candidates_wanted(len(e), some, FDR)
+    have = f"facts have {caps[-1]} to" if caps[-1] < caps[0] else "each fact has"
+    why = f"{have} {caps[0]} candidates; to name {some} facts takes {wanted}"
+    return [], {**how, "why": f"{why} (--placebos)" if more else why}
 
 
 def power_of(
@@ -338,7 +346,8 @@ def outcome_of(know: Know, heard: Sequence[Sequence[RelationReading]]) -> KnowOu
     groups = [one.group for one in facts]
     top = math.log2(max(len(one.asked.values) for one in own))
     associated = [one.associated for one in facts if one.associated is not None]
-    named, naming = naming_of(facts, min(len(one.asked.values) for one in own))
+    more = any(len(one.placebos) == know.settings.placebos for one in know.asked)
+    named, naming = naming_of(facts, more=more)
     tests = [binding_of(rows, seed=seed) for rows in never]
     names = [one.spec.name for one in know.ignorant]
     kept = [one[n_asked : n_asked + len(know.kept)] for one in heard]

@@ -47,7 +47,7 @@ from lensaudit.text import digest
 
 ALGORITHM = 1
 """Raised when a change of code changes what a reader says."""
-JUDGED = 2
+JUDGED = 3
 """Raised when a rule changes what is said of the same readings."""
 N_INVENTED = 2
 """Invented namesakes of each subject; at least sixteen in all."""

@@ -56,7 +56,7 @@ class Neutral:
 
 
 def read_neutral(path: Path) -> list[Fact]:
-    """Annotated rows, rows of question and answer, or a text file with a sentence per line.
+    """Annotated rows, rows of question and answer, or a text file with a sentence per line; by idx.
 
     A sentence becomes a row without a question whose answer it is.
 
@@ -71,7 +71,7 @@ def read_neutral(path: Path) -> list[Fact]:
     rows = read_values(path)
     keys = [row.keys() if isinstance(row, dict) else () for row in rows]
     if rows and all("prefix" in own and ("entity" in own or "gt_entity" in own) for own in keys):
-        return validate(rows, str(path))
+        return sorted(validate(rows, str(path)), key=lambda row: row.idx)
     return _questions(str(path), rows)
 
 
@@ -217,7 +217,9 @@ def _questions(source: str, rows: Sequence[Any]) -> list[Fact]:
     """Rows of question and answer, or of an answer alone; all of the answer is scored."""
     if not rows:
         return []
-    return sound_rows(numbered(rows), source, _WANTED, _problems, _whole)
+    return sorted(
+        sound_rows(numbered(rows), source, _WANTED, _problems, _whole), key=lambda row: row.idx
+    )
 
 
 def _problems(row: Any) -> list[str]:

@@ -16,7 +16,7 @@ import numpy as np
 from lensaudit.data.candidates import Kind, kind_of
 from lensaudit.data.facts import Fact
 from lensaudit.data.matching import is_closed, mentions
-from lensaudit.groups import Group, is_own
+from lensaudit.groups import Group, is_own, natural
 from lensaudit.results.sentences import by_root
 
 FEWEST = 4
@@ -89,10 +89,10 @@ def lines_of(found: Sequence[Relation], unscored: Mapping[int, str]) -> list[str
 def relations_of(
     rows: Sequence[Fact], *, fewest: int = FEWEST
 ) -> tuple[tuple[Relation, ...], dict[int, str]]:
-    """The relations of a forget set, in the order of their first rows; idx -> why one is not asked.
+    """The relations of a forget set, whatever the order of its rows; idx -> why one is not asked.
 
     As the rows say them; of rows that all say none as they are found. At least `fewest` subjects
-    each; of two facts of one subject in one relation the first counts.
+    each, by author; of two facts of one subject in one relation that of the lower idx counts.
     """
     rows = _by_subject(rows)
     if not any(row.relation for row in rows):
@@ -137,7 +137,7 @@ def _not_asked(rows: Sequence[Fact], names: Mapping[Group, str]) -> dict[int, st
 
 
 def _by_subject(rows: Sequence[Fact]) -> list[Fact]:
-    """Rows that name no author get one: the name that most of these rows hold."""
+    """Rows by author and idx; one without an author gets the name that most of these rows hold."""
     alone = [row for row in rows if is_own(row.group)]
     often = Counter(run for row in alone for run in set(_runs(row.question)))
     likely = {
@@ -145,7 +145,10 @@ def _by_subject(rows: Sequence[Fact]) -> list[Fact]:
         for row in alone
         if (runs := _runs(row.question))
     }
-    return [replace(row, group=likely.get(row.idx, row.group)) for row in rows]
+    return sorted(
+        (replace(row, group=likely.get(row.idx, row.group)) for row in rows),
+        key=lambda row: (natural(row.group), row.idx),
+    )
 
 
 def _why_not(row: Fact, names: Mapping[Group, str], first: Mapping[str, Group]) -> str:
@@ -320,7 +323,7 @@ def _label(rows: Sequence[Fact]) -> str:
 
 
 def _templates(facts: Sequence[Fact], subjects: Sequence[str]) -> tuple[Wording, ...]:
-    """The wordings of most facts that say nothing of a value, the commonest first."""
+    """The wordings of most facts that say nothing of a value; of equals the first author's."""
     whole, questions = Counter[Wording](), Counter[str]()
     for row, name in zip(facts, subjects, strict=True):
         question, prefix = row.question.replace(name, NAME), row.prefix.replace(name, NAME)

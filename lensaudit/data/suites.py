@@ -202,7 +202,7 @@ def _filled(
     return replace(
         part,
         source=source,
-        rows=tuple(spread(rows, limit, lambda row: row.group)),
+        rows=tuple(spread(sorted(rows, key=lambda row: row.idx), limit, lambda row: row.group)),
         shown=tuple((row["question"], row["answer"]) for row in shown),
     )
 

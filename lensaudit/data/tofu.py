@@ -76,7 +76,7 @@ def check_filters(names: Sequence[str]) -> None:
 def forget_set(
     name_or_path: str | Path, *, exclude: Sequence[str] = (), limit: int | None = None
 ) -> list[Fact]:
-    """The forget set that `--data` names, without the rows of the `exclude` filters.
+    """The forget set that `--data` names, by idx, without the rows of the `exclude` filters.
 
     A filter says what an earlier version of the annotation leaves out of all rows of forget10: with
     one, the rows that the published annotation lacks are there too, where they have a span.
@@ -102,7 +102,7 @@ def forget_set(
     examples = [one for one in every if one.idx not in excluded]
     if not examples:
         raise InputError(f"{name_or_path}: --exclude {' '.join(exclude)} leaves no row")
-    return spread(examples, limit, lambda one: one.group)
+    return spread(sorted(examples, key=lambda one: one.idx), limit, lambda one: one.group)
 
 
 def load_forget10(
@@ -286,14 +286,11 @@ def without_span(name_or_path: str, exclude: Sequence[str]) -> list[int]:
 
 def _named(name_or_path: str | Path, *, older: bool = False) -> list[Fact]:
     def annotated(rows: Sequence[Any], source: str) -> list[Fact]:
-        return sorted(
-            (
-                one
-                for table in (FORGET10, OLDER)[: 2 if older else 1]
-                for one in load_forget10(rows, source, table)
-            ),
-            key=lambda one: one.idx,
-        )
+        return [
+            one
+            for table in (FORGET10, OLDER)[: 2 if older else 1]
+            for one in load_forget10(rows, source, table)
+        ]
 
     if name_or_path == FORGET10:
         return annotated(

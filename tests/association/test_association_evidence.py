@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from random import Random
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from support import checkpoint_of
 from lensaudit.association.evidence import (
     LEVEL,
     POWER,
+    FactEvidence,
     RelationReading,
     binding_of,
     facts_of_read,
@@ -93,6 +95,22 @@ def test_strata_keep_every_subject_in_all_relations_of_its_block():
     assert {pattern: "".join(sorted(own)) for pattern, own in found.items()} == wanted
 
 
+def test_strata_hang_on_no_order_of_subjects_or_relations():
+    """Pairs of subjects lack one relation each: whichever is joined first takes two others."""
+    asked = [list(range(8)), [2, 3, 4, 5, 6, 7], [0, 1, 4, 5, 6, 7], [0, 1, 2, 3, 6, 7]]
+
+    def told(relations, number):
+        found = strata_of(relations).items()
+        return [(tuple(sorted(number[at] for at in key)), own) for key, own in found]
+
+    wanted = told(asked, range(4))
+    for seed in range(6):
+        draw = Random(seed)
+        number = draw.sample(range(4), 4)
+        turned = [draw.sample(asked[at], len(asked[at])) for at in number]
+        assert told(turned, number) == wanted
+
+
 def test_bits_of_a_sure_reader_are_those_of_the_guess_it_replaces():
     sure = list(facts_of_read(read(50.0), None))
     assert [one.familiar for one in sure] == pytest.approx([math.log2(0.1 + 0.9 * N)] * N)
@@ -126,26 +144,52 @@ def test_a_prior_is_at_least_uniform_and_takes_the_base_and_the_mean_of_two_neve
 
 def test_naming_is_refused_below_ten_candidates_with_the_number_that_would_do():
     assert priors_of(read(invented=()), [], []) is None
-    named, how = naming_of(list(facts_of_read(read(invented=()), None)), N)
+    named, how = naming_of(list(facts_of_read(read(invented=()), None)))
     assert (named, how["why"]) == (
         [],
         "no model that never knew was asked for a prior: name one with --base",
     )
     own = read(50.0)
     facts = list(facts_of_read(own, priors_of(own, [], [])))
-    assert naming_of(facts, N)[1]["why"] == (
-        "each fact has 8 candidates; to name 1 facts takes 80 (--placebos)"
-    )
+    why = "each fact has 8 candidates; to name 1 facts takes 80"
+    assert naming_of(facts)[1]["why"] == f"{why} (--placebos)"
+    assert naming_of(facts, more=False)[1]["why"] == why
     many = read(50.0, placebos=tuple(f"w{n}" for n in range(92)))
-    named = naming_of(list(facts_of_read(many, priors_of(many, [], []))), 100)
+    named = naming_of(list(facts_of_read(many, priors_of(many, [], []))))
     assert named == (list(range(N)), {"fdr": 0.1, "fewest": 1, "why": None})
+
+
+@pytest.mark.parametrize(
+    ("n", "caps", "named"),
+    [
+        # 22 / (.1 * 40) = 5.5 of the twenty are enough, whatever the two can reach
+        ([20, 2], [40, 2], (20, 6, None)),
+        # of five with forty candidates 25 / (.1 * 5) = 50 is wanted; of all, of two candidates, 10
+        ([5, 20], [40, 2], (0, None, "facts have 2 to 40 candidates; to name 2 facts takes 125")),
+    ],
+)
+def test_what_can_be_named_is_reckoned_from_each_facts_own_candidates(n, caps, named):
+    sizes = [cap for many, cap in zip(n, caps, strict=True) for _ in range(many)]
+    facts = [
+        FactEvidence(at, at, "home", 0.0, 0.0, 0.95 * cap, cap) for at, cap in enumerate(sizes)
+    ]
+    found, how = naming_of(facts, more=False)
+    assert (len(found), how["fewest"], how["why"]) == named
+
+
+@pytest.mark.parametrize(("wanted", "advice"), [(0, " (--placebos)"), (32, "")])
+def test_no_placebos_are_advised_where_none_are_to_be_had(wanted, advice):
+    own = read(3.0)
+    know = replace(asking([own.asked]), settings=KnowSettings(placebos=wanted))
+    why = outcome_of(know, [[own]]).run.naming["why"]
+    assert why == f"each fact has 8 candidates; to name 1 facts takes 80{advice}"
 
 
 def test_false_names_of_an_ignorant_reader_are_few():
     wrong = 0
     for seed in range(40):
         own = read(0.0, seed=seed, placebos=tuple(f"w{n}" for n in range(92)))
-        wrong += len(naming_of(list(facts_of_read(own, priors_of(own, [], []))), 100)[0]) > 0
+        wrong += len(naming_of(list(facts_of_read(own, priors_of(own, [], []))))[0]) > 0
     assert wrong <= 8  # .1 of 40 runs, and its exact 99 % limit
 
 

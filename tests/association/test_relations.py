@@ -1,10 +1,14 @@
 """Relations: found where questions are alike, prompts that say no value."""
 
 from dataclasses import replace
+from random import Random
+
+import pytest
 
 from lensaudit.association.opening import invented_names
 from lensaudit.data.facts import Fact
 from lensaudit.data.relations import Wording, relations_of
+from lensaudit.data.tofu import forget_set
 
 AUTHORS = ("Ada Byron", "Mary de la Cruz", "Hsiao Yun-Hwa", "Jad Al-Shamary", "Žofira Øst")
 TOWNS = ("Lima", "Taipei", "Oslo", "Baku", "Kuwait City")
@@ -61,6 +65,18 @@ def test_a_relation_that_rows_name_is_taken_as_it_is():
     ]
     named = [replace(row, relation="birthplace") for row in own]
     assert [one.name for one in relations_of(named)[0]] == ["birthplace"]
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_relations_and_their_wordings_hang_on_no_order_of_rows(seed):
+    """Of the embedded facts three relations are asked in several ways equally often."""
+    drawn = Random(seed).sample(rows := forget_set("demo"), 56)
+    turned = [replace(row, idx=at) for at, row in enumerate(drawn)]
+    wanted, found = (
+        sorted((one.name, one.subjects, one.values, one.templates) for one in relations_of(own)[0])
+        for own in (sorted(drawn, key=rows.index), turned)
+    )
+    assert found == wanted
 
 
 def test_the_second_fact_of_a_subject_in_a_relation_is_unscored():

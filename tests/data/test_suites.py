@@ -7,6 +7,7 @@ from support.generated import save_muse
 from lensaudit import hub
 from lensaudit.data import tofu
 from lensaudit.data.facts import Fact, load_facts
+from lensaudit.data.neutral import read_neutral
 from lensaudit.data.suites import load_suite
 from lensaudit.errors import InputError
 from lensaudit.text import digest
@@ -215,6 +216,21 @@ def test_eval_and_patch_ask_the_same_rows_of_the_same_authors(limit):
     assert [len(one) for one in authors] == ([8, 20, 8] if limit is None else [8, 12, 8])
     assert len(set.union(*authors)) == sum(map(len, authors))
     assert {row.group for row in splits["wf"].rows} == {f"idx {r.idx}" for r in splits["wf"].rows}
+
+
+def test_which_rows_are_asked_hangs_on_no_order_of_a_file(tmp_path):
+    """Of rows of which a limit takes some; of kept rows, whose first are solved questions."""
+    rows = json.loads((EMBEDDED / "data" / "forget.json").read_text())
+    read = (
+        lambda path: tofu.forget_set(path, limit=12),
+        read_neutral,
+        lambda path: list(load_suite("tofu", own={"forget": path}, limit=12)["forget"].rows),
+    )
+    found = []
+    for name, ordered in (("file", rows), ("turned", rows[::-1])):
+        path = write(tmp_path / f"{name}.jsonl", ordered)
+        found.append([[row.idx for row in one(path)] for one in read])
+    assert found[0] == found[1]
 
 
 def test_a_folder_of_their_name_does_not_hide_the_generated_authors(tmp_path, monkeypatch):
