@@ -18,13 +18,7 @@ from lensaudit.data.rows import kept_of_hub
 from lensaudit.data.tofu import DEMO, TOFU_HUB, TOFU_PAIRS
 from lensaudit.errors import InputError
 from lensaudit.models.hashing import file_sha256
-from lensaudit.models.registry import (
-    default_anchor,
-    default_data,
-    load_registry,
-    not_theirs,
-    resolve,
-)
+from lensaudit.models.registry import default_data, load_registry, resolve, usual_anchor
 from lensaudit.progress import FolderRemark, Notice, unheard
 from lensaudit.results.manifest import MANIFEST
 from lensaudit.results.owner import check_free
@@ -70,8 +64,8 @@ class Asked:
         registry = load_registry(getattr(settings, "registry", None))
         for flag in self.anchors:
             if flag in named and not named[flag]:
-                usual = default_anchor(flag.removeprefix("--"), own)
-                if not_theirs(usual, own, registry):
+                usual = usual_anchor(flag.removeprefix("--"), own, registry)
+                if usual is None:
                     raise InputError(f"{flag}: your own folders have no usual model for it")
                 named[flag] = (usual,)
         models = {f"{flag} {one}": resolve(one, registry) for flag in named for one in named[flag]}
