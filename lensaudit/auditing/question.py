@@ -78,8 +78,9 @@ def anchored(sources: Sequence[str], settings: S) -> S:
 
 
 def _ends(sources: Sequence[str], settings: PatchGroups) -> tuple[str, tuple[str, ...]]:
-    named = (settings.full, settings.retain, load_registry(settings.registry))
-    return anchors_of(sources, *named, without=True)
+    return anchors_of(
+        sources, settings.full, settings.retain, load_registry(settings.registry), without=True
+    )
 
 
 def check_rows(sources: Sequence[str], settings: PatchGroups) -> None:
@@ -264,8 +265,10 @@ def _reads_more(asked: Questions) -> bool:
 
 def _named_data(model: str | None, asked: Questions) -> str | None:
     """The suite's data that are named, or go with the model; None: its own on the Hub."""
-    known = load_registry(getattr(asked, "registry", None))
-    return own_data(asked.data or data_of([model] if model else [], known))[0]
+    return own_data(
+        asked.data
+        or data_of([model] if model else [], load_registry(getattr(asked, "registry", None)))
+    )[0]
 
 
 def splits_of(model: str | None, asked: Questions) -> dict[str, Split]:
