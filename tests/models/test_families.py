@@ -89,3 +89,21 @@ def test_a_session_of_own_folders_has_named_ends(named, said, registry):
     """Of `eval` beside it, as of all that opens models by their roles."""
     with pytest.raises(InputError, match=f"is a folder of your own; name {said}"):
         specs_of([str(registry.parent / "own")], PatchSettings(**named))
+
+
+@pytest.mark.parametrize(
+    ("sources", "retain", "expected"),
+    [
+        (["demo/npo"], None, ("demo/retain",)),
+        (["full"], (), ("retain",)),
+        (["demo/npo"], "demo/never", ("demo/never",)),
+        ([str(EMBEDDED / "npo")], None, ("demo/retain",)),
+        (["./own"], None, ("none",)),
+        (["./own"], ["demo/retain"], ("demo/retain",)),
+        (["demo/npo", "./own"], None, ("none",)),
+    ],
+)
+def test_the_retain_model_of_a_run(sources, retain, expected, registry, monkeypatch):
+    monkeypatch.chdir(registry.parent)
+    _, found = anchors_of(sources, "demo/full", retain, load_registry(), without=True)
+    assert found == expected
