@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar, get_type_hints, runtime_checkable
 
 from lensaudit.choices import in_commas, option_in
 from lensaudit.errors import InputError
-from lensaudit.models.registry import family_of, load_registry, published, retains_for
+from lensaudit.models.registry import load_registry, shipped, usual_anchor
 from lensaudit.settings import NO_RETAIN_MODEL, OF_A_LOG, Needs, several
 
 T = TypeVar("T")
@@ -126,10 +126,11 @@ def _fits_models(need: Needs, values: Sequence[Any], known: Mapping[str, ChosenO
     """Whether the sources are the user's own, or a model that never saw their facts is known."""
     registry = load_registry(known["registry"].value if "registry" in known else None)
     if need.own:
-        ours = published()
-        return not all(family_of(one) or registry.get(one) in ours for one in values)
+        ours = shipped().values()
+        return not all(registry.get(one) in ours for one in values)
     sources = several(known["source"].value) if "source" in known else ()
-    return NO_RETAIN_MODEL not in retains_for(sources, tuple(filter(None, values)), registry)
+    retain = [*filter(None, values)] or several(usual_anchor("retain", sources, registry))
+    return bool(retain) and NO_RETAIN_MODEL not in retain
 
 
 def _brought(need: Needs, known: Mapping[str, ChosenOption]) -> dict[str, ChosenOption]:

@@ -18,19 +18,13 @@ from lensaudit.data.rows import kept_of_hub
 from lensaudit.data.tofu import DEMO, TOFU_HUB, TOFU_PAIRS
 from lensaudit.errors import InputError
 from lensaudit.models.hashing import file_sha256
-from lensaudit.models.registry import (
-    default_anchor,
-    default_data,
-    load_registry,
-    not_theirs,
-    resolve,
-)
+from lensaudit.models.registry import default_data, load_registry, resolve, usual_anchor
 from lensaudit.progress import FolderRemark, Notice, unheard
 from lensaudit.results.manifest import MANIFEST
 from lensaudit.results.owner import check_free
 from lensaudit.results.question import Question
 from lensaudit.results.run_folder import RunFolder, nothing_to_do
-from lensaudit.settings import Option, results_folder, several
+from lensaudit.settings import Option, Place, results_folder, several
 from lensaudit.text import digest, slug
 
 R = TypeVar("R")
@@ -67,17 +61,18 @@ class Asked:
         settings, options = self.settings, list(_options(self.settings))
         named = {flag: several(value) for _, flag, one, value in options if one.is_a == "model"}
         own = (*self.names, *named.get("--source", ()), *named.get("--model", ()))
-        registry = load_registry(getattr(settings, "registry", None))
+        path = getattr(settings, "registry", None)
+        registry = load_registry(path)
         for flag in self.anchors:
             if flag in named and not named[flag]:
-                usual = default_anchor(flag.removeprefix("--"), own)
-                if not_theirs(usual, own, registry):
+                usual = usual_anchor(flag.removeprefix("--"), own, registry)
+                if usual is None:
                     raise InputError(f"{flag}: your own folders have no usual model for it")
                 named[flag] = (usual,)
         models = {f"{flag} {one}": resolve(one, registry) for flag in named for one in named[flag]}
         models |= {one: resolve(one, registry) for one in self.names}
         files = {
-            name: _content(name, option, value, own)
+            name: _content(name, option, value, own, path)
             for name, _, option, value in options
             if option.is_a != "model" and name not in _WRITTEN
         }
@@ -192,12 +187,14 @@ def _options(settings: Any) -> Iterator[tuple[str, str, Option, Any]]:
             yield one.name, option.flags(one.name)[-1], option, value
 
 
-def _content(name: str, option: Option, value: Any, models: Sequence[str]) -> Any:
+def _content(
+    name: str, option: Option, value: Any, models: Sequence[str], registry: Place | None
+) -> Any:
     """What the files and rows that a choice names hold."""
     if option.is_a == "served" and "://" in str(value):
         raise InputError(f"{value}: what is behind an address cannot be checked")
     if name == "data" and value is None and models:
-        value = default_data(models[0])
+        value = default_data(models[0], registry)
     is_place = option.is_a in ("file", "folder") or _PLACES & {*(option.metavar or "").split("|")}
     every = value if isinstance(value, tuple | list) else (value,)
     return [_held(one) for one in every if isinstance(one, Path) or (one and is_place)]

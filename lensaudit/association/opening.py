@@ -253,7 +253,7 @@ def _too_long(
 def _ignorant(
     source: Checkpoint | Served, settings: KnowSettings, registry: Registry
 ) -> tuple[Checkpoint | None, tuple[Checkpoint, ...]]:
-    spec = base_spec([source.spec.name], settings.base, registry)
+    spec = base_spec([source.spec], settings.base, registry)
     base = None if spec is None else open_checkpoint(spec)
     retains = tuple(open_checkpoint(resolve(name, registry)) for name in settings.retain)
     own = InRole("source", source.spec.name, source.weights)

@@ -24,8 +24,9 @@ def know_key(source: str, settings: KnowSettings) -> str:
     """
     registry = load_registry(settings.registry)
     data = str(settings.data or default_data(source, settings.registry))
-    base = base_spec([source], settings.base, registry)
-    models = {"source": resolve(source, registry)} | ({"base": base} if base else {})
+    models = {"source": resolve(source, registry)}
+    if base := base_spec([*models.values()], settings.base, registry):
+        models["base"] = base
     models |= {f"retain {name}": resolve(name, registry) for name in settings.retain}
     rows = forget_set(data, exclude=settings.exclude, limit=settings.limit)
     try:

@@ -34,7 +34,7 @@ from lensaudit.files import make_folder
 from lensaudit.models.checkpoint import open_model
 from lensaudit.models.device import resolve_device
 from lensaudit.models.family import open_family
-from lensaudit.models.registry import default_anchor, default_data
+from lensaudit.models.registry import anchors_of, default_data, load_registry
 from lensaudit.patching.prepare import prepare as open_session
 from lensaudit.patching.scoring import score_all
 from lensaudit.patching.session import Session
@@ -234,12 +234,12 @@ def attack(
     Returns:
         The scores, and the folder that they are in.
     """
-    family = [settings.model]
-    retain = settings.retain or default_anchor("retain", family)
+    registry = load_registry(settings.registry)
+    full, (retain, *_) = anchors_of([settings.model], settings.full, settings.retain, registry)
     given = shared(
         settings,
         *(Anchors, Precision, Caches),
-        full=settings.full or default_anchor("full", family),
+        full=full,
         retain=retain,
         device=resolve_device(settings.device),
         data=settings.data or default_data(settings.model, settings.registry),

@@ -19,17 +19,14 @@ from lensaudit.data.tofu import DEMO, FORGET10, TOFU_HUB, check_filters, forget_
 from lensaudit.errors import InputError
 from lensaudit.models.hashing import file_sha256, folder_sha256
 from lensaudit.models.hub_files import fetch
-from lensaudit.models.registry import DEMO as DEMO_NAMES
 from lensaudit.models.registry import (
     ModelSpec,
+    anchors_of,
     base_spec,
-    default_anchor,
+    data_of,
     default_data,
-    family_of,
     load_registry,
-    not_theirs,
     resolve,
-    retains_for,
     specs_of,
 )
 from lensaudit.patching.settings import PatchSettings
@@ -51,7 +48,6 @@ from lensaudit.settings import (
     path_of,
     plain,
     results_folder,
-    several,
     shared,
 )
 from lensaudit.text import digest, slug
@@ -76,17 +72,15 @@ def anchored(sources: Sequence[str], settings: S) -> S:
     Raises:
         InputError: a name is wrong, or own folders are named without the model before unlearning.
     """
-    registry = load_registry(settings.registry)
-    if settings.full is None and (
-        own := not_theirs(default_anchor("full", sources), sources, registry)
-    ):
-        raise InputError(
-            f"{own}: is a folder of your own; name the model before unlearning with --full, or as "
-            "`full` in lensaudit.toml"
-        )
-    names = retains_for(sources, settings.retain, registry)
+    _, never = _ends(sources, settings)
     # the family's own stays unnamed: it is said by the sources
-    return settings if names[0] != NO_RETAIN_MODEL else replace(settings, retain=names)
+    return settings if never[0] != NO_RETAIN_MODEL else replace(settings, retain=never)
+
+
+def _ends(sources: Sequence[str], settings: PatchGroups) -> tuple[str, tuple[str, ...]]:
+    return anchors_of(
+        sources, settings.full, settings.retain, load_registry(settings.registry), without=True
+    )
 
 
 def check_rows(sources: Sequence[str], settings: PatchGroups) -> None:
@@ -208,8 +202,11 @@ def content_key(settings: Any, models: Mapping[str, ModelSpec], **rows: Any) -> 
 
 def _models(names: Sequence[str], settings: PatchSettings) -> dict[str, ModelSpec]:
     """Every model of a run by role, in its order."""
-    base = base_spec(names, settings.base, load_registry(settings.registry))
-    return specs_of(names, settings) | ({"base": base} if base and settings.also else {})
+    found = specs_of(names, settings)
+    base = base_spec(
+        [found[f"source {one}"] for one in names], settings.base, load_registry(settings.registry)
+    )
+    return found | ({"base": base} if base and settings.also else {})
 
 
 def _content(spec: ModelSpec) -> list[Any]:
@@ -266,8 +263,20 @@ def _reads_more(asked: Questions) -> bool:
     }
 
 
-def splits_of(model: str, asked: Questions) -> dict[str, Split]:
+def _named_data(model: str | None, asked: Questions) -> str | None:
+    """The suite's data that are named, or go with the model; None: its own on the Hub."""
+    return own_data(
+        asked.data
+        or data_of([model] if model else [], load_registry(getattr(asked, "registry", None)))
+    )[0]
+
+
+def splits_of(model: str | None, asked: Questions) -> dict[str, Split]:
     """The rows that a suite asks of a model, by split.
+
+    Args:
+        model: None: whose data it is is decided.
+        asked: the suite, and rows.
 
     Raises:
         InputError: a file is no such rows, or own rows are given to another suite than TOFU.
@@ -277,7 +286,7 @@ def splits_of(model: str, asked: Questions) -> dict[str, Split]:
         raise InputError("your own rows (--data, --holdout, --kept) go with --suite tofu only")
     found = load_suite(
         asked.suite,
-        own_data(asked.data)[0] or (DEMO if family_of(model) else None),
+        _named_data(model, asked),
         forget_split=asked.forget_split,
         question_key=asked.question_key,
         own=own,
@@ -309,22 +318,27 @@ def depth_inside(model: str, settings: EvaluateSettings) -> PatchSettings:
     return PatchSettings(**shared(settings, *groups, data=data, ask="none"))
 
 
-def annotated_set(model: str, asked: Questions) -> str:
+def annotated_set(model: str | None, asked: Questions) -> str:
     """The annotated forget set that belongs to a suite's data, as `forget_set` names it.
+
+    Args:
+        model: as of `splits_of`, and so is the other.
+        asked: the suite, and rows.
 
     Raises:
         InputError: the data has none.
     """
-    data, own = own_data(asked.data)[0], _own_rows(asked)
+    own = _own_rows(asked)
     if asked.suite != "tofu":
         raise InputError(f"suite {asked.suite} has no annotated forget set: {MAKE_ONE}")
     if "forget" in own:
         return str(own["forget"])
+    data = _named_data(model, asked)
     if data is None and own:
         raise InputError(f"no forget set; name one with --data: {MAKE_ONE}")
-    is_folder = data not in (None, DEMO) and Path(data or "").is_dir()
-    if not is_folder and (data == DEMO or (data is None and model.startswith(DEMO_NAMES))):
+    if data == DEMO:
         return DEMO
+    is_folder = data is not None and Path(data).is_dir()
     if asked.forget_split != FORGET10:
         raise InputError(f"{asked.forget_split} has no annotated forget set; {FORGET10} has one")
     if not is_folder and data not in (None, TOFU_HUB):
@@ -377,18 +391,14 @@ def own_data(data: str | None) -> tuple[str | None, Path | None]:
     return (None, path) if path.is_file() or data.endswith(ROWS) else (data, None)
 
 
-def anchor_of(names: Sequence[str], settings: AuditSettings) -> str | None:
-    """The retain model that others are compared with, if there is one."""
-    if settings.without_retain:
-        return None
-    first, *_ = several(settings.retain) or (default_anchor("retain", names),)
-    return first
-
-
 def controls_of(names: Sequence[str], settings: AuditSettings) -> tuple[str, ...]:
     """The retain models: controls of who has what."""
-    anchor = anchor_of(names, settings)
-    return (several(settings.retain) or (anchor,)) if anchor else ()
+    return tuple(one for one in _ends(names, settings)[1] if one != NO_RETAIN_MODEL)
+
+
+def anchor_of(names: Sequence[str], settings: AuditSettings) -> str | None:
+    """The retain model that others are compared with, if there is one."""
+    return next(iter(controls_of(names, settings)), None)
 
 
 def evaluations(
@@ -401,8 +411,8 @@ def evaluations(
     """
     if settings.suite != "tofu":
         return
-    anchor, full = anchor_of(names, settings), settings.full or default_anchor("full", names)
-    wanted = (anchor, *names, full if settings.retain_set else None)
+    anchor = anchor_of(names, settings)
+    wanted = (anchor, *names, _ends(names, settings)[0] if settings.retain_set else None)
     models = tuple(dict.fromkeys(filter(None, wanted)))
     folders = {name: out / EVAL / one.name for name, one in folders_for(models, None).items()}
     for name, place in folders.items():

@@ -409,8 +409,10 @@ def _sources(
     every = several(values[listed])
     is_pattern = library.sweep_settings.is_pattern
     alone = [one for one in every if not is_pattern(one) and "://" not in one]
+    names = library.models_registry
+    known = names.load_registry(values.get("registry"))
     named = {
-        role: several(values[one]) or (library.models_registry.default_anchor(role, every),)
+        role: several(values[one]) or several(names.usual_anchor(role, alone, known))
         for role, one in roles.items()
     }
     never = [one for one in named.get("retain", ()) if one != NO_RETAIN_MODEL]

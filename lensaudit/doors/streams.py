@@ -28,7 +28,7 @@ from lensaudit.errors import InputError
 from lensaudit.models.bridge import TransformerBridge, device_of, residuals, unembedded
 from lensaudit.models.checkpoint import open_model
 from lensaudit.models.likeness import check_same_shape
-from lensaudit.models.registry import default_anchor
+from lensaudit.models.registry import anchors_of, load_registry
 from lensaudit.patching import oracle
 from lensaudit.patching.preflight import (
     TOLERANCE_NATS,
@@ -372,9 +372,10 @@ def lens(
         VerificationError: full's readout does not reproduce its own logits.
     """
     _check_one_of("lens", "tokens", tokens, Scored)
-    name, reads = named(place_in("lens", source)), full is not None
-    anchor = named(place_in("lens", full)) if reads else default_anchor("full", [name])
+    name = named(place_in("lens", source))
+    reads = None if full is None else named(place_in("lens", full))
     how = settings_of("lens", settings, positions="span" if tokens == "span" else "all")
+    anchor, _ = anchors_of([name], reads, None, load_registry(how.registry), without=True)
     reader = open_model(anchor, how.registry)
     check_same_shape(reader, open_model(name, how.registry))
     with streams(name, how, progress=progress) as (session, activations):

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from lensaudit.auditing.question import EVAL, LOG, check_asked, splits_of
+from lensaudit.auditing.question import EVAL, LOG, check_asked, own_data, splits_of
 from lensaudit.data.tofu import DEMO as DEMO_ROWS
 from lensaudit.errors import InputError, PartialError, shortened
 from lensaudit.groups import grouped
@@ -66,8 +66,8 @@ from lensaudit.models.hashing import file_sha256
 from lensaudit.models.registry import (
     DEMO,
     Registry,
-    default_anchor,
-    family_of,
+    anchors_of,
+    data_of,
     load_registry,
     resolve,
 )
@@ -497,17 +497,17 @@ def _prepared(
         check_free(sweep, COMMAND)
     thresholds = _thresholds(settings) if isinstance(settings, RobustnessSettings) else {}
     given, names = settings.measuring, [*itertools.chain.from_iterable(asked.values())]
-    full = given.full or default_anchor("full", names)
-    retain = given.retain or default_anchor("retain", names)
     measured, registry, targets = None, load_registry(given.registry), dict[str, Target]()
+    # of what is read alone the labels need not be names of models
+    known = [one for one in names if measuring or one in registry]
+    full, (retain, *_) = anchors_of(known, given.full, given.retain, registry)
     if measuring:
         _check_machine(given)
         targets = {one: planned_or_why(resolve(one, registry))[0] for one in (*names, full, retain)}
         for one in names:
             check_asked(one, given, given.registry)
-        # the embedded data where any model comes along with it
-        embedded = given.forget is None and any(map(family_of, names))
-        data = given.data or (DEMO_ROWS if embedded else None)
+        usual = None if given.forget else own_data(data_of(names, registry))[0]
+        data = given.data or usual
         measured = replace(given, full=full, retain=retain, data=data)
         _check_rows(full, measured)
     metrics = tuple(judged(settings.metrics))

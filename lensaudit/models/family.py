@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from lensaudit.models.checkpoint import Checkpoint, in_role, open_checkpoint, place_of
 from lensaudit.models.hashing import looking
-from lensaudit.models.registry import default_anchor, load_registry, resolve
+from lensaudit.models.registry import anchors_of, load_registry, resolve
 from lensaudit.results.brought import without_ends
 from lensaudit.results.roles import check_roles
 from lensaudit.settings import Place
@@ -47,11 +47,12 @@ def open_family(
         registry: file that adds names.
 
     Raises:
-        InputError: no such name, files that are missing or broken, or weights in two roles.
+        InputError: no such name, files that are missing or broken, or weights in two roles; or as
+            `anchors_of`.
     """
     known = load_registry(registry)
-    full = full or default_anchor("full", sources)
-    never = (default_anchor("retain", sources),) if never is None else never
+    full, usual = anchors_of(sources, full, never, known, without=never is not None)
+    never = usual if never is None else never
     names = dict.fromkeys((full, *never, *sources))
     opened = {name: open_checkpoint(resolve(name, known)) for name in names}
     check_roles(

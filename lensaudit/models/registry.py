@@ -8,7 +8,7 @@ be listed offline: a name says "published", not "exists".
 import difflib
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
@@ -109,13 +109,42 @@ def load_registry(path: Place | None = None) -> Registry:
     return known if path is None else {**known, **_read_entries(Path(path), known)}
 
 
-def is_demo(name: str) -> bool:
-    """Whether the name is one of the embedded family."""
-    return name.startswith(DEMO)
+_DATA: Mapping[str | None, str] = {"": "forget10", DEMO: "demo", REAL: "demo"}
+"""Family -> the forget set that goes with it."""
+
+
+def family_of(spec: ModelSpec) -> str | None:
+    """How names of the `full` and `retain` that go with a checkpoint begin; None: nobody knows.
+
+    It follows from where the checkpoint lies: of somebody's own folders it is not known. A registry
+    file that gives one of our names to another checkpoint says that it is of our family.
+    """
+    known = shipped()
+    spec = known.get(spec.name, spec)
+    if ((spec.adapter and spec.adapter.local) or Path()).is_relative_to(EMBEDDED / "real"):
+        return REAL
+    if (spec.local or Path()).is_relative_to(EMBEDDED):
+        return DEMO
+    return "" if spec.local is None or spec.name in known else None
+
+
+def _families(models: Sequence[str], registry: Registry) -> dict[str, str | None]:
+    """Model -> its family; one of the registry need not be here yet."""
+    return {one: family_of(registry.get(one) or resolve(one, registry)) for one in models}
+
+
+def data_of(models: Sequence[str], registry: Registry) -> str | None:
+    """The forget set that goes with all of the models; None: nobody knows it, or there are several.
+
+    Raises:
+        InputError: a model is no name and no folder.
+    """
+    found = {_DATA.get(one) for one in _families(models, registry).values()}
+    return found.pop() if len(found) == 1 else None
 
 
 def default_data(model: str, file: Place | None = None) -> str:
-    """The forget set a model name implies: the fictional one of what comes along, or TOFU's.
+    """The forget set of a model: the fictional one of what comes along, or TOFU's.
 
     Args:
         model: a name, or a folder.
@@ -124,69 +153,68 @@ def default_data(model: str, file: Place | None = None) -> str:
     Raises:
         InputError: it is a folder of somebody's own: which rows it should forget nobody knows.
     """
-    if family_of(model):
-        return "demo"
-    if is_own(model, load_registry(file)):
+    if (data := data_of([model], load_registry(file))) is None:
         raise InputError(
             f"{model}: a folder of your own; name the rows to ask it about with --data: a file, or "
             "forget10 for TOFU's"
         )
-    return "forget10"
+    return data
 
 
-def is_own(model: str, registry: Registry) -> bool:
-    """Whether a name is a folder that no registered name stands for.
+def usual_anchor(anchor: str, sources: Sequence[str], registry: Registry) -> str | None:
+    """`full` or `retain` of the family of the sources; None: beside an own folder it is not known.
 
-    Raises:
-        InputError: it is no name and no folder.
-    """
-    spec = resolve(model, registry)
-    return spec.local is not None and spec not in registry.values()
-
-
-def default_anchor(anchor: str, sources: Sequence[str]) -> str:
-    """`full` or `retain` of the family that the sources belong to."""
-    families = set(map(family_of, sources))
-    return f"{families.pop()}{anchor}" if len(families) == 1 else anchor
-
-
-def retains_for(
-    sources: Sequence[str], retain: str | Sequence[str] | None, registry: Registry
-) -> tuple[str, ...]:
-    """The retain models of a run: those that are named, else the one of the sources' family.
-
-    Beside own folders nobody's retain model is taken for theirs: `none`.
-
-    Raises:
-        InputError: a source is no name and no folder, or `none` is named beside a model.
-    """
-    if named := several(retain):
-        if NO_RETAIN_MODEL in named and len(named) > 1:
-            raise InputError(
-                f"--retain {NO_RETAIN_MODEL}: is named together with models; name it alone, or "
-                "models alone"
-            )
-        return named
-    name = default_anchor("retain", sources)
-    return (NO_RETAIN_MODEL,) if not_theirs(name, sources, registry) else (name,)
-
-
-def not_theirs(anchor: str, sources: Sequence[str], registry: Registry) -> str | None:
-    """The first own folder among the sources, if `anchor` is a published model by default.
+    It is, where a registry file says what that name stands for.
 
     Raises:
         InputError: a source is no name and no folder.
     """
-    if registry.get(anchor) not in published():
-        return None
-    return next((one for one in sources if is_own(one, registry)), None)
+    families = {*_families(sources, registry).values()}
+    prefixes = {one or "" for one in families}
+    name = f"{prefixes.pop()}{anchor}" if len(prefixes) == 1 else anchor
+    return None if None in families and registry.get(name) in published() else name
 
 
-def family_of(model: str) -> str:
-    """How the names of its family begin; empty for a model that belongs to none that is here."""
-    if is_demo(model):
-        return DEMO
-    return REAL if any(model == one.name for one in fetched_specs()[1:]) else ""
+def anchors_of(
+    sources: Sequence[str],
+    full: str | None,
+    retain: str | Sequence[str] | None,
+    registry: Registry,
+    *,
+    without: bool = False,
+) -> tuple[str, tuple[str, ...]]:
+    """`full` and the retain models of a run: those that are named, else the sources' family's.
+
+    Args:
+        sources: names or folders.
+        full: that is named, if one is.
+        retain: those that are named, if any.
+        registry: names that can be asked for.
+        without: the run can do without a retain model, and beside own folders it does: `none`.
+
+    Raises:
+        InputError: a source is no name and no folder, or an own folder beside which a model must be
+            named; or `none` is named beside a model.
+    """
+    if NO_RETAIN_MODEL in (named := several(retain)) and len(named) > 1:
+        raise InputError(
+            f"--retain {NO_RETAIN_MODEL}: is named together with models; name it alone, or "
+            "models alone"
+        )
+    full = full or usual_anchor("full", sources, registry)
+    never = named or several(usual_anchor("retain", sources, registry))
+    if full is None or not (never or without):
+        role, what = (
+            ("full", "the model before unlearning")
+            if full is None
+            else ("retain", "a model that never saw the facts")
+        )
+        own = next(one for one, of in _families(sources, registry).items() if of is None)
+        raise InputError(
+            f"{own}: is a folder of your own; name {what} with --{role}, or as `{role}` in "
+            "lensaudit.toml"
+        )
+    return full, never or (NO_RETAIN_MODEL,)
 
 
 def specs_of(sources: Sequence[str], settings: Models) -> dict[str, ModelSpec]:
@@ -196,17 +224,18 @@ def specs_of(sources: Sequence[str], settings: Models) -> dict[str, ModelSpec]:
     `retain` would.
 
     Raises:
-        InputError: no such name or folder.
+        InputError: no such name or folder, or as `anchors_of`.
     """
     registry = load_registry(settings.registry)
-    full = settings.full or default_anchor("full", sources)
-    retain, *more = several(settings.retain) or (default_anchor("retain", sources),)
+    full, (retain, *more) = anchors_of(sources, settings.full, settings.retain, registry)
     names = {"full": full, "retain": full if retain == NO_RETAIN_MODEL else retain}
     names |= {f"source {one}": one for one in sources} | {f"retain {one}": one for one in more}
     return {role: resolve(name, registry) for role, name in names.items()}
 
 
-def base_spec(sources: Sequence[str], named: str | None, registry: Registry) -> ModelSpec | None:
+def base_spec(
+    sources: Iterable[ModelSpec], named: str | None, registry: Registry
+) -> ModelSpec | None:
     """The model before fine-tuning: the one that is named, else that of the embedded family.
 
     None where nobody names one and a source is of another family.
@@ -216,11 +245,9 @@ def base_spec(sources: Sequence[str], named: str | None, registry: Registry) -> 
     """
     if named:
         return resolve(named, registry)
-    folder = EMBEDDED / "base"
-    # not in family.json: it is no model to audit
-    if not ((folder / "config.json").exists() and all(map(is_demo, sources))):
-        return None
-    return ModelSpec(f"{DEMO}base", str(folder), None, "retain", None, local=folder)
+    return (
+        resolve(f"{DEMO}base", registry) if all(family_of(one) == DEMO for one in sources) else None
+    )
 
 
 def lasting_name(spec: ModelSpec) -> str:
@@ -241,8 +268,8 @@ def resolve(name: str, registry: Registry) -> ModelSpec:
     Raises:
         InputError: no such name or folder; the nearest names are listed.
     """
-    if name == f"{DEMO}base" and (before := base_spec([name], None, registry)):
-        return before
+    if name == f"{DEMO}base":  # not in family.json: it is no model to audit
+        return _in_folder(name, EMBEDDED / "base", {"role": "retain", "method": None})
     if "://" in name:  # a key may stand in it
         scheme = name.partition("://")[0]
         raise InputError(f"{scheme}://…: is an address; only `lensaudit know --source` takes one")

@@ -68,7 +68,11 @@ def kept_beside(session: Session) -> list[Anchored]:
     kept = [kept_facts(one, str(settings.data), limit=settings.limit) for one in settings.also]
     if twice := [name for name, n in Counter(one.name for one in kept).items() if n > 1]:
         raise InputError(f"--also {twice[0]}: named twice")
-    spec = base_spec([*session.sources], settings.base, load_registry(settings.registry))
+    spec = base_spec(
+        (one.spec for one in session.sources.values()),
+        settings.base,
+        load_registry(settings.registry),
+    )
     base = None if spec is None else open_checkpoint(spec)
     if base is not None:
         check_same_shape(session.full, base)

@@ -11,7 +11,13 @@ from typing import Any, get_args
 
 from rich.filesize import decimal as size
 
-from lensaudit.auditing.question import annotated_set, check_asked, splits_of, validity_rows
+from lensaudit.auditing.question import (
+    annotated_set,
+    check_asked,
+    own_data,
+    splits_of,
+    validity_rows,
+)
 from lensaudit.choices import in_commas
 from lensaudit.data.facts import Fact
 from lensaudit.data.neutral import Neutral, kept_facts, neutral_beside
@@ -25,16 +31,15 @@ from lensaudit.models.checkpoint import open_checkpoint, place_of
 from lensaudit.models.device import resolve_device
 from lensaudit.models.likeness import check_same_shape
 from lensaudit.models.quantize import BLOCK
-from lensaudit.models.registry import DEMO as DEMO_NAMES
 from lensaudit.models.registry import (
     ModelSpec,
     Registry,
     Role,
-    default_anchor,
+    anchors_of,
+    data_of,
     family_of,
     load_registry,
     resolve,
-    retains_for,
 )
 from lensaudit.models.sizes import BYTES, sizes_on_disk
 from lensaudit.patching.alignment import ALIGN_TOKENS_PER_DIM, HELD_OUT
@@ -97,16 +102,13 @@ def plan_of(settings: PlanSettings, notice: Notice | None = None) -> Sweep:
     if not specs:
         raise InputError("the plan is empty: name a model, a pattern, a role or a list")
     models = [spec.name for spec in specs]
-    (retain, *_) = retains_for(models, settings.retain, registry)
+    full, (retain, *_) = anchors_of(models, settings.full, settings.retain, registry, without=True)
     if retain == NO_RETAIN_MODEL:
         raise InputError(
             "--retain: a sweep compares every model with one that never saw the facts; name it "
             "(`lensaudit patch --retain none` and `lensaudit know` do without)"
         )
-    chosen_anchors = {
-        "retain": retain,
-        "full": settings.full or default_anchor("full", models),
-    }
+    chosen_anchors = {"retain": retain, "full": full}
     anchors: Mapping[ModelRole, ModelSpec] = {
         role: resolve(chosen_anchors[role], registry) for role in ANCHORS
     }
@@ -121,7 +123,7 @@ def plan_of(settings: PlanSettings, notice: Notice | None = None) -> Sweep:
     specs = _sources(settings.models, sound, anchors, registry, notice or unheard)
     for one in models:
         check_asked(one, settings, settings.registry)
-    conditions = with_data(conditions_of(settings), models)
+    conditions = with_data(conditions_of(settings), data_of(models, registry))
     check_data(conditions)
     # what cannot be patched into each other is refused before anything is planned
     here = [open_checkpoint(one) for one in (*anchors.values(), *specs) if one.local is not None]
@@ -195,10 +197,10 @@ def conditions_of(settings: PlanSettings | WatchSettings) -> UnitConditions:
     return UnitConditions(**{**given, "metrics": metrics})
 
 
-def with_data(conditions: UnitConditions, names: Sequence[str]) -> UnitConditions:
-    """The conditions with absolute paths, and the embedded data for the embedded family."""
-    if conditions.data is None and all(name.startswith(DEMO_NAMES) for name in names):
-        conditions = replace(conditions, data=DEMO)
+def with_data(conditions: UnitConditions, usual: str | None = None) -> UnitConditions:
+    """The conditions with absolute paths, and the data of the models where none are named."""
+    if conditions.data is None:
+        conditions = replace(conditions, data=own_data(usual)[0])
     given = {key: getattr(conditions, key) for key in _PLACES}
     # a folder that has a set's name is `./demo`
     words = (None, DEMO, *TOFU_PAIRS)
@@ -217,7 +219,7 @@ def patched_data(conditions: UnitConditions) -> str | None:
     if not any(read.split == ANNOTATED for read in reads):
         return None
     try:
-        return annotated_set("", conditions)
+        return annotated_set(None, conditions)
     except InputError:
         if conditions.metrics:
             raise
@@ -226,7 +228,7 @@ def patched_data(conditions: UnitConditions) -> str | None:
 
 def data_digest(conditions: UnitConditions) -> str:
     """Content hash of every question and answer that a unit asks, and of who rates its texts."""
-    splits = {name: split.digest for name, split in sorted(splits_of("", conditions).items())}
+    splits = {name: split.digest for name, split in sorted(splits_of(None, conditions).items())}
     found, named = _neutral(conditions), validity_data(conditions) or conditions.align_data
     # those of a known set come with it
     beside = [[one.asked for one in rows] for rows in (found.fit, found.validity) if named]
@@ -250,7 +252,7 @@ def _neutral(conditions: UnitConditions) -> Neutral:
 
 def without_rows(conditions: UnitConditions) -> dict[str, str]:
     """Metric -> why it has no value: what the data lacks that it, or what it needs, reads."""
-    splits, found = splits_of("", conditions), dict[str, str]()
+    splits, found = splits_of(None, conditions), dict[str, str]()
     patched = None if patched_data(conditions) else "the data has no annotated rows"
     for one in ordered(conditions.suite, conditions.metrics):
         reads = one.reads[conditions.suite]
@@ -340,7 +342,7 @@ def _matching(name: str, registry: Registry) -> Iterable[ModelSpec]:
     own = [spec for spec in registry.values() if spec.alias_of is None]
     if name.startswith(ROLE):
         role, roles = name.removeprefix(ROLE), get_args(Role)
-        found = [one for one in own if one.role == role and not family_of(one.name)]
+        found = [one for one in own if one.role == role and not family_of(one)]
         if not found:
             raise InputError(f"{name}: no model has this role; roles are {', '.join(roles)}")
         return found
@@ -403,7 +405,7 @@ def _cached_tokens(conditions: UnitConditions, n_units: int, d_model: int) -> in
 
 def work_of(conditions: UnitConditions) -> dict[str, int]:
     """Texts scored, differentiated and generated by one unit, and examples patched."""
-    splits = splits_of("", conditions)
+    splits = splits_of(None, conditions)
     metrics = ordered(conditions.suite, conditions.metrics)
     reads = {read for one in metrics for read in one.reads[conditions.suite]}
     counted: Counter[str] = Counter()

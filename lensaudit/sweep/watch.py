@@ -137,7 +137,7 @@ def _begun(settings: WatchSettings) -> Sweep:
         check_same_shape(*here)
     anchors = {role: planned(spec) for role, spec in specs.items()}
     steps_of(settings.folder)
-    asked = with_data(asked, [settings.folder.name])
+    asked = with_data(asked)
     check_data(asked)
     return make_plan(
         out,
@@ -157,7 +157,7 @@ def _anchor(role: ModelRole, settings: WatchSettings) -> str:
 
 
 def _check_named(settings: WatchSettings) -> None:
-    """Refuse rows of one's own beside models that were never trained on them.
+    """Refuse rows that nobody named, and other rows than the demo's between nobody's models.
 
     Raises:
         InputError: `full` or the retain model is not named, or no rows are.
@@ -169,10 +169,11 @@ def _check_named(settings: WatchSettings) -> None:
             "--data: a file, demo, or forget10 for TOFU's"
         )
     unnamed = [f"--{role}" for role in ANCHORS if getattr(settings, role) is None]
-    if rows is not None and Path(rows).expanduser().is_file() and unnamed:
+    if rows != DEMO_ROWS and unnamed:
         raise InputError(
-            f"{rows}: rows of your own; name the model before unlearning with --full, and one that "
-            f"never saw them with --retain (not named: {', '.join(unnamed)})"
+            f"{settings.folder}: checkpoints of your own; name the model before unlearning with "
+            f"--full, and one that never saw {rows or 'the facts'} with --retain (not named: "
+            f"{', '.join(unnamed)})"
         )
 
 

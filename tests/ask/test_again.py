@@ -5,13 +5,21 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from support import EMBEDDED
 
 from lensaudit.ask.again import Asked, once
-from lensaudit.attacks.settings import RoundSettings, StudySettings, WorstSettings
+from lensaudit.attacks.settings import (
+    EffortSettings,
+    RelearnSettings,
+    RoundSettings,
+    SampleSettings,
+    StudySettings,
+    WorstSettings,
+)
 from lensaudit.cli.main import run
 from lensaudit.errors import InputError
 from lensaudit.files import write_json
@@ -167,6 +175,23 @@ def test_own_folders_without_anchors_have_no_key(tmp_path, monkeypatch):
         Asked(settings=WorstSettings(), names=("./own",)).key()
     named = WorstSettings(full="demo/full", retain=("demo/retain",), data="demo")
     assert Asked(settings=named, names=("./own",)).key()
+
+
+@pytest.mark.parametrize(
+    ("settings", "names"),
+    [
+        *((one, ("mine",)) for one in (WorstSettings(), SampleSettings(), EffortSettings())),
+        (RelearnSettings(model="mine", audit=True), ()),
+        (StudySettings(names=("mine",)), ()),
+    ],
+    ids=lambda one: type(one).__name__,
+)
+def test_a_name_of_a_registry_file_has_a_key(settings, names, tmp_path):
+    registry = tmp_path / "names.toml"
+    registry.write_text(f'mine = "{EMBEDDED / "npo"}"')
+    first = Asked(settings=replace(settings, registry=registry), names=names).key()
+    registry.write_text(f'mine = "{EMBEDDED / "simnpo"}"')
+    assert first != Asked(settings=replace(settings, registry=registry), names=names).key()
 
 
 @pytest.mark.parametrize(("kind", "n_made"), [(FolderRemark, 1), (str, 2)])

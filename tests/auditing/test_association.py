@@ -8,7 +8,6 @@ from support import EMBEDDED
 
 import lensaudit as la
 from lensaudit.cli.main import run
-from lensaudit.models.registry import load_registry, retains_for
 from lensaudit.verdict.collect import verdicts
 
 LIMIT = 8
@@ -120,17 +119,3 @@ def test_where_a_retain_model_is_needed_own_folders_must_name_one(own, capsys):
     assert run([*asked, "--data", str(own), "-o", str(own / "sweep")]) == 2
     said = capsys.readouterr().err
     assert "--retain: a sweep compares every model with one that never saw the facts" in said
-
-
-@pytest.mark.parametrize(
-    ("sources", "retain", "expected"),
-    [
-        (["demo/npo"], None, ("demo/retain",)),
-        (["full"], (), ("retain",)),
-        (["demo/npo"], "demo/never", ("demo/never",)),
-        ([str(EMBEDDED / "npo")], None, ("none",)),
-        ([str(EMBEDDED / "npo")], ["demo/retain"], ("demo/retain",)),
-    ],
-)
-def test_the_retain_model_of_a_run(sources, retain, expected):
-    assert retains_for(sources, retain, load_registry(None)) == expected

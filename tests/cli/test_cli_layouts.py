@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from support import EMBEDDED
+from support.hostile import commands
 
 from lensaudit.cli.main import run
 from lensaudit.data.tofu import forget_set
@@ -92,8 +93,8 @@ CALLS = [
     *("relearn --source ./npo --out x", "unlearn --method NPO --model ./npo --out x"),
     *("steer audit --source ./npo", "sweep plan ./npo --retain ./retain --out x"),
     "worst --source ./npo --retain ./retain",
-    "meta faithfulness --pool-knows ./full --pool-forgot ./npo --out x",
-    "meta robustness --source ./npo --attack relearn --filter none --out x",
+    "meta faithfulness --pool-knows ./full --pool-forgot ./npo --retain ./retain --out x",
+    "meta robustness --source ./npo --retain ./retain --attack relearn --filter none --out x",
 ]
 """Every command that asks a model about rows, with own folders and none named."""
 
@@ -107,6 +108,36 @@ def test_own_folders_are_never_asked_about_rows_that_nobody_named(call, place, c
     said = capsys.readouterr().err
     assert "a folder of your own; name the rows to ask it about with --data" in said
     assert len(said.splitlines()) == 1
+
+
+BETWEEN = [
+    *("patch --source ./npo", "audit --source ./npo", "sample --source ./npo --retain ./retain"),
+    *("worst --source ./npo", "worst --source ./npo --full ./full", "effort --source ./npo"),
+    *("rtt run --source ./npo", "relearn --source ./npo --audit", "steer audit --source ./npo"),
+    *("sweep plan ./npo --out x", "watch . --once", "watch . --once --full ./full"),
+    "meta faithfulness --pool-knows ./full --pool-forgot ./npo --out x",
+    "meta robustness --source ./npo --attack relearn --filter none --out x",
+]
+"""Every command that reads a model between others, with own folders and others left unnamed."""
+NAMES_NONE = {"eval", "gym make", "gym submit", "meta aggregate"}
+"""A depth inside `eval` asks as `patch`, the gym brings its models, and the last reads results."""
+
+
+@pytest.mark.parametrize("call", BETWEEN)
+def test_no_command_reads_own_folders_between_published_models(call, place, capsys):
+    for name in ("full", "retain", "npo"):
+        (place / name).symlink_to(EMBEDDED / name)
+    rows = ["--data", "forget10" if call.startswith("watch") else "demo"]
+    assert run([*call.split(), *rows, *["--dry-run"] * ("watch" not in call)]) == 2
+    said = capsys.readouterr().err
+    assert "of your own; name the model before" in said or "; name a model that never saw" in said
+    assert len(said.splitlines()) == 1
+
+
+def test_every_command_with_a_full_model_is_among_them():
+    asked = {name for name, one in commands() if any("--full" in o.opts for o in one.params)}
+    named = {one for one in asked if any(call.startswith(one) for call in BETWEEN)}
+    assert asked - named == NAMES_NONE
 
 
 def test_checkpoints_that_are_watched_are_asked_about_named_rows_alone(place, capsys):

@@ -16,12 +16,12 @@ from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.cli.main import run
 from lensaudit.models.registry import (
     EMBEDDED,
-    default_anchor,
     default_data,
     lasting_name,
     load_registry,
     models_home,
     resolve,
+    usual_anchor,
 )
 
 FOLDER = EMBEDDED / "real"
@@ -85,13 +85,16 @@ def test_names_mean_base_and_adapter(name, fetched):
 
 
 def test_its_models_bring_anchors_and_data(fetched):
-    assert default_anchor("full", ["smollm2/absent", "smollm2/trigger"]) == "smollm2/full"
-    assert default_anchor("retain", ["smollm2/absent"]) == "smollm2/retain"
+    known, mine = load_registry(), fetched / "mine"
+    assert usual_anchor("full", ["smollm2/absent", "smollm2/trigger"], known) == "smollm2/full"
+    assert usual_anchor("retain", ["smollm2/absent"], known) == "smollm2/retain"
     assert default_data("smollm2/absent") == "demo"
-    # not of the family: what it was trained on is not known
-    assert default_anchor("full", ["smollm2/base+mine"]) == "full"
-    assert default_anchor("full", ["smollm2/absent", "demo/npo"]) == "full"
+    assert usual_anchor("full", ["smollm2/absent", "demo/npo"], known) == "full"
     assert default_data("smollm2/base") == "forget10"
+    # not of the family: what it was trained on is not known
+    mine.mkdir()
+    (mine / "adapter_config.json").write_text("{}")
+    assert usual_anchor("full", [f"smollm2/base+{mine}"], known) is None
 
 
 def test_without_the_pretrained_model_one_line_says_what_to_do(tmp_path, monkeypatch, capsys):

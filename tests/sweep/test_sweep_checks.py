@@ -325,11 +325,12 @@ def test_anchors_of_a_watched_run_are_named_at_hand_and_fit_before_anything_is_w
         monkeypatch.setattr(f"lensaudit.models.{module}.reachable", lambda: False)
     shutil.copytree(EMBEDDED / "never", tmp_path / "run" / "checkpoint-1")
     watched = "watch run --once --set settled=0 --out w --metric exact_memorization --limit 2"
-    own = "forget.json: rows of your own; name the model before unlearning with --full"
+    own = "run: checkpoints of your own; name the model before unlearning with --full, and one that"
     cases = {
-        "--data forget.json": f"{own}, and one that never saw them with --retain (not named: ",
+        "--data forget.json": f"{own} never saw forget.json with --retain (not named: ",
         "--data forget.json --full demo/full": "(not named: --retain)",
-        f"--data {EMBEDDED / 'data'}": "retain (open-unlearning/",  # of TOFU, and not here
+        "--data forget10 --retain demo/retain": "(not named: --full)",
+        f"--data {EMBEDDED / 'data'} --full full --retain retain": "full (open-unlearning/",
         f"--data demo --retain {tiny_checkpoint}": "models of different shape",
     }
     for more, said in cases.items():

@@ -283,8 +283,8 @@ def test_a_classifier_in_a_folder_counts_by_its_content_and_is_found_from_anywhe
         (make_folder(tmp_path / "clf") / "model.safetensors").write_text(content)
         found.append(data_digest(asked))
     assert len({*found, data_digest(replace(asked, classifier=None))}) == 3
-    assert with_data(asked, ["demo/npo"]).classifier == str(tmp_path / "clf")
-    assert with_data(replace(asked, classifier="org/clf"), []).classifier == "org/clf"
+    assert with_data(asked, "demo").classifier == str(tmp_path / "clf")
+    assert with_data(replace(asked, classifier="org/clf")).classifier == "org/clf"
 
 
 @pytest.mark.parametrize("asked", ["embedded", "own"])
