@@ -25,7 +25,7 @@ class RoundingJob(CheckpointJob):
     """Everything a quantised model is made of; weights are loaded in the dtype they are kept in."""
 
     command: ClassVar[str] = "quantize"
-    table: ClassVar[str] = "errors.csv"
+    beside: ClassVar[str] = "errors.csv"
     method: Method
     engine: Engine = "auto"
     """Not part of the identity: the numbers are the same."""
@@ -70,7 +70,7 @@ class RoundingJob(CheckpointJob):
         errors = quantise_in_place(model, self.method, engine=self.engine)
         rows = [[one.name, one.n_weights, one.relative, one.largest] for one in errors]
         header = ("matrix", "n_weights", "relative_error", "largest_error")
-        write_csv(out / self.table, header, rows)
+        write_csv(out / self.beside, header, rows)
         engine = engine_of(self.engine)
         return (
             model,

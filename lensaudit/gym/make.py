@@ -186,7 +186,15 @@ class Bed:
         write_json(folder / CERTIFICATE, asdict(certificate))
         told = {"options": options, "inputs": self.identity, "device": "cpu", "started": started}
         record = partial(manifest, COMMAND, **told)
-        seal_model(model, self.full, folder, dtype=torch.float32, key=key, record=record)
+        seal_model(
+            model,
+            self.full,
+            folder,
+            dtype=torch.float32,
+            key=key,
+            beside=CERTIFICATE,
+            record=record,
+        )
 
     def _planted(
         self, recipe: Mechanism, strength: float

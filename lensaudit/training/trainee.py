@@ -208,7 +208,7 @@ def seal_model(
     dtype: torch.dtype,
     key: str,
     record: Callable[[], Manifest],
-    table: str,
+    beside: str,
     wrapped: Any = None,
 ) -> None:
     """Write weights, tokenizer and, last, the manifest over them: what else is there is not ours.
@@ -221,14 +221,14 @@ def seal_model(
     else:
         check_weights(model)
         save_adapter(wrapped, start, out, dtype=dtype)
-    files = [one.name for one in _saved_in(out, table) if one.exists()]
+    files = [one.name for one in _saved_in(out, beside) if one.exists()]
     seal(out, record(), key=key, files=files)
     shutil.rmtree(out / STATE_FOLDER, ignore_errors=True)
 
 
-def _saved_in(folder: Path, table: str) -> Iterator[Path]:
-    """The files that a checkpoint or an adapter is saved as, and its table, there or not."""
-    names = (CONFIG, WEIGHTS, MODEL_CONFIG, SINGLE, INDEX, *TOKENIZER_FILES, table)
+def _saved_in(folder: Path, beside: str) -> Iterator[Path]:
+    """The files that a checkpoint or an adapter is saved as, and what is beside it, there or not."""
+    names = (CONFIG, WEIGHTS, MODEL_CONFIG, SINGLE, INDEX, *TOKENIZER_FILES, beside)
     yield from (folder / name for name in names)
     yield from folder.glob("model-[0-9]*-of-[0-9]*.safetensors")
 
@@ -291,7 +291,7 @@ class CheckpointJob(ABC):
     """A checkpoint that is made of another; two jobs of one key give equal weights."""
 
     command: ClassVar[str]
-    table: ClassVar[str]
+    beside: ClassVar[str]
     """File that `made` writes beside the weights."""
     start: Checkpoint
     stored: torch.dtype
@@ -340,7 +340,7 @@ class CheckpointJob(ABC):
         if run.is_replacing:
             shutil.rmtree(run.path / STATE_FOLDER, ignore_errors=True)
             if not (run.path / MANIFEST).exists():  # it was killed before it named its files
-                for one in _saved_in(run.path, self.table):
+                for one in _saved_in(run.path, self.beside):
                     one.unlink(missing_ok=True)
         run.begin()
 
@@ -397,7 +397,7 @@ class CheckpointJob(ABC):
                 out,
                 dtype=self.stored,
                 key=self.key,
-                table=self.table,
+                beside=self.beside,
                 record=lambda: manifest(
                     self.command,
                     kind="checkpoint",
@@ -415,7 +415,7 @@ class CheckpointJob(ABC):
 class TrainingJob(CheckpointJob):
     """A checkpoint that is trained from another, resumable."""
 
-    table: ClassVar[str] = LOSSES
+    beside: ClassVar[str] = LOSSES
     settings: Any
     """What was chosen; its `seed` draws a new adapter, and what dropout leaves out."""
     save_every: int | None = None
@@ -491,7 +491,7 @@ class TrainingJob(CheckpointJob):
             seed=self.settings.seed,
         )
         losses = train(model, run, report=report)
-        write_csv(out / self.table, ("step", "loss"), list(enumerate(losses, 1)))
+        write_csv(out / self.beside, ("step", "loss"), list(enumerate(losses, 1)))
         return model, wrapped, {**asdict(self.recipe), "save_every": self.save_every}
 
 
