@@ -18,7 +18,7 @@ from typing import Any
 
 from lensaudit.errors import InputError, shortened
 from lensaudit.files import make_folder, read_json, write_csv, write_json
-from lensaudit.meta.aggregate import aggregated, ranking
+from lensaudit.meta.aggregate import COMPARED, aggregated, ranking
 from lensaudit.meta.judging import Faithfulness, Stability, combined, on_common
 from lensaudit.meta.reading import (
     CATALOGUE,
@@ -28,6 +28,7 @@ from lensaudit.meta.reading import (
     JudgedMetric,
     Values,
     attack_aucs,
+    check_alike,
     read_values,
     with_s_mia,
 )
@@ -197,7 +198,7 @@ def run_aggregate(settings: AggregateSettings, notice: Notice = unheard) -> Aggr
     """Aggregates of every model and the ranking of methods; the files, where a folder is named.
 
     Raises:
-        InputError: no model has results, or an anchor that is named has none.
+        InputError: no model has results, some are of other rows, or a named anchor has none.
     """
     _check_out(settings.out)
     started, values = time.monotonic(), read_values(settings.results)
@@ -210,6 +211,7 @@ def run_aggregate(settings: AggregateSettings, notice: Notice = unheard) -> Aggr
     values = with_s_mia(values, attack_aucs(values, anchors["retain"]))
     if not values.models:
         raise InputError(f"{', '.join(map(str, settings.results))}: no model has results")
+    check_alike(values.models, COMPARED, values)
     rows = aggregated(values, full=anchors["full"], fluency=not settings.no_fluency)
     record = Aggregates(models=rows, ranking=ranking(rows, anchors.values()))
     header = [one.name for one in fields(Aggregate)]

@@ -52,6 +52,7 @@ from lensaudit.meta.reading import (
     JudgedMetric,
     Values,
     attack_aucs,
+    check_alike,
     judged,
     merged,
     read_log,
@@ -150,6 +151,21 @@ class MetaRun:
     def keys(self) -> list[str]:
         """What is measured: s_MIA follows from the attack itself and retain's."""
         return [one.usable_as or one.key for one in self.metrics]
+
+    @property
+    def compared(self) -> Mapping[str, None]:
+        """The models, and retain where a metric compares with its own value."""
+        with_retain = any(one.usable_as for one in self.metrics)
+        return dict.fromkeys((*self.names, self.retain) if with_retain else self.names)
+
+    def check_alike(self, *tables: Values, more: Iterable[str] = ()) -> None:
+        """Refuse values of the models, and of more, that were asked of different rows.
+
+        Raises:
+            InputError: names two of them.
+        """
+        keys = dict.fromkeys((*self.keys, *(one.key for one in self.metrics)))
+        check_alike({**self.compared, **dict.fromkeys(more)}, keys, *tables)
 
     def planned(
         self, names: Sequence[str], metrics: Iterable[str], attack: RobustnessSettings | None = None
@@ -286,9 +302,7 @@ class MetaRun:
         self, results: Sequence[Path], side: str | None = None, extra: Sequence[str] = ()
     ) -> Values:
         """Values of the models, and of the retain model where a metric compares with its own."""
-        compared = any(one.usable_as for one in self.metrics)
-        names = dict.fromkeys((*self.names, self.retain) if compared else self.names)
-        found = self.completed(read_values(results, attack=side), names, extra)
+        found = self.completed(read_values(results, attack=side), self.compared, extra)
         return with_s_mia(found, attack_aucs(found, self.retain))
 
     def told(self) -> "MetaRun":
@@ -343,8 +357,10 @@ def prepare_faithfulness(settings: FaithfulnessSettings, notice: Notice) -> Meta
         results=settings.results,
         own={**pools, "fluency": True},
     )
-    for values in (Values(weights=how.inputs["weights"]), read_values(settings.results)):
+    given = read_values(settings.results)
+    for values in (Values(weights=how.inputs["weights"]), given):
         check_pools(pools["knows"], pools["forgot"], values)
+    how.check_alike(given)
     return how.told()
 
 
@@ -352,11 +368,12 @@ def run_faithfulness(settings: FaithfulnessSettings, how: MetaRun) -> Faithfulne
     """Faithfulness of every metric: faithfulness.json, written with its .csv and a manifest.
 
     Raises:
-        InputError: the pools are empty or overlap, or results cannot be read.
+        InputError: the pools are empty or overlap, results cannot be read or are of other rows.
     """
     started, knows, forgot = time.monotonic(), how.options["knows"], how.options["forgot"]
     values = how.before(settings.results)
     check_pools(knows, forgot, values)
+    how.check_alike(values)
     found = [faithfulness(one, knows, forgot, values) for one in how.metrics]
     record = faithfulness_document(found, knows, forgot, values)
     how.write(record, faithfulness_table(record), values, started)
@@ -368,7 +385,7 @@ def prepare_robustness(settings: RobustnessSettings, notice: Notice) -> MetaRun:
 
     Raises:
         InputError: names, results or thresholds are wrong or missing, candidates are copies, or
-            results are of models that were not attacked.
+            results are of models that were not attacked, or of other rows.
     """
     if settings.relearn_data is not None:
         from lensaudit.training.rows import load_rows  # seconds to import
@@ -399,7 +416,22 @@ def prepare_robustness(settings: RobustnessSettings, notice: Notice) -> MetaRun:
     )
     anchors = (how.retain,) if settings.attack == "relearn" else ()
     check_attacked(models, anchors, {**how.inputs["weights"], **before.weights}, after)
+    _check_rows_of(how, settings, before, after)
     return how.told()
+
+
+def _utility_parts(settings: RobustnessSettings) -> tuple[str, ...]:
+    """What is read of the utility that models are picked by; nothing where they are not."""
+    fluency = () if settings.no_fluency else (FLUENCY,)
+    return (*UTILITY_PARTS, *fluency) if settings.by != "none" else ()
+
+
+def _check_rows_of(
+    how: MetaRun, settings: RobustnessSettings, before: Values, after: Values
+) -> None:
+    """Refuse an attack whose sides were asked of different rows, and such utilities."""
+    how.check_alike(before, after, more=(how.retain,) if settings.attack == "relearn" else ())
+    check_alike((*how.names, how.full), _utility_parts(settings), before)
 
 
 def run_robustness(settings: RobustnessSettings, how: MetaRun) -> RobustnessRecord:
@@ -408,14 +440,12 @@ def run_robustness(settings: RobustnessSettings, how: MetaRun) -> RobustnessReco
     Only models that some metric can use are attacked.
 
     Raises:
-        InputError: no models, or results cannot be read.
+        InputError: no models, or results cannot be read or are of other rows.
     """
     started, models, attack, by = time.monotonic(), how.names, settings.attack, settings.by
-    fluency = not settings.no_fluency
-    extra = (*UTILITY_PARTS, *((FLUENCY,) if fluency else ()))
     everyone = replace(how, names=(*models, how.full, how.retain))
-    values = everyone.before(settings.before, "before", extra if by != "none" else ())
-    rows = aggregated(values, full=how.full, fluency=fluency)
+    values = everyone.before(settings.before, "before", _utility_parts(settings))
+    rows = aggregated(values, full=how.full, fluency=not settings.no_fluency)
     utility = {row.model: row.utility_rel for row in rows if row.utility_rel is not None}
     chosen = [
         usable(
@@ -435,6 +465,7 @@ def run_robustness(settings: RobustnessSettings, how: MetaRun) -> RobustnessReco
     wanted |= {how.retain: None} if attack == "relearn" else {}
     after = how.completed(read_values(settings.after, attack=attack), wanted, attack=settings)
     after = with_s_mia(after, attack_aucs(values, how.retain))
+    _check_rows_of(how, settings, values, after)
     found = [
         stability(one, attack, models, row, values, after, retain=how.retain, form=settings.form)
         for one, row in zip(how.metrics, chosen, strict=True)

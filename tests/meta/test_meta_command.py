@@ -425,6 +425,43 @@ def test_models_that_were_not_attacked_or_are_copies_are_refused(
     assert (said or "") in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("asked", "first", "second"),
+    [
+        ("robustness --source m --before a --after b --attack quantize --filter none", 40, 40),
+        ("robustness --source m --before a --after b --attack quantize --filter none", 40, 2),
+        ("faithfulness --pool-knows m --pool-forgot n --results a --results b", 40, 40),
+        ("faithfulness --pool-knows m --pool-forgot n --results a --results b", 40, 2),
+        ("aggregate a b", 40, 40),
+        ("aggregate a b", 40, 2),
+    ],
+)
+def test_results_of_different_rows_are_not_compared(
+    tmp_path, capsys, monkeypatch, asked, first, second
+):
+    monkeypatch.chdir(tmp_path)
+    for folder, limit in (("a", first), ("b", second)):
+        put(tmp_path / folder / "TOFU_EVAL.json", {"extraction_strength": {"agg_value": 0.5}})
+        name = "m" if asked.startswith("robustness") or folder == "a" else "n"
+        made = {"data": {"forget": f"rows{limit}"}, "model": {"name": name, "weights": folder}}
+        put(tmp_path / folder / "manifest.json", {"inputs": made})
+    judged = [] if asked.startswith("aggregate") else ["--metric", "es", "--dry-run"]
+    assert run(["meta", *asked.split(), *judged]) == (0 if first == second else 2)
+    said = capsys.readouterr().err
+    assert ("was asked of other forget rows than es of m in a/TOFU" in said) == (first != second)
+
+
+def test_what_is_measured_now_is_not_compared_with_results_of_other_rows(copied, tmp_path, capsys):
+    made = {"data": {"forget": "others"}, "model": {"name": "demo/idknll"}}
+    put(tmp_path / "given" / "TOFU_EVAL.json", {"extraction_strength": {"agg_value": 0.5}})
+    put(tmp_path / "given" / "manifest.json", {"inputs": made})
+    given = faithfulness(copied, "--results", tmp_path / "given", "--run", names=("es",))
+    before = document(copied)
+    assert run(given) == 2
+    assert "was asked of other forget rows than" in capsys.readouterr().err
+    assert document(copied) == before
+
+
 def test_the_whole_chain_on_published_values(tmp_path, capsys):
     """124 of 150 models by utility, 12 of them by UDS; what does not move is stable."""
     path = GOLDEN / "published" / "method_results.json"
