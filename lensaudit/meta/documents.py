@@ -203,7 +203,7 @@ def run_aggregate(settings: AggregateSettings, notice: Notice = unheard) -> Aggr
     _check_out(settings.out)
     started, values = time.monotonic(), read_values(settings.results)
     for name in ("full", "retain"):
-        _check_anchor(name, getattr(settings, name), values)
+        check_anchor(name, getattr(settings, name), values)
     anchors = {
         name: given or (f"{DEMO}{name}" if f"{DEMO}{name}" in values.models else name)
         for name, given in (("full", settings.full), ("retain", settings.retain))
@@ -222,8 +222,12 @@ def run_aggregate(settings: AggregateSettings, notice: Notice = unheard) -> Aggr
     return _kept(settings, "aggregate", record, (header, lines), started, notice)
 
 
-def _check_anchor(name: str, given: str | None, values: Values) -> None:
-    """Refuse an anchor without results: no number could be made with it."""
+def check_anchor(name: str, given: str | None, values: Values) -> None:
+    """Refuse an anchor without results: no number could be made with it.
+
+    Raises:
+        InputError: names the models that have some.
+    """
     epochs = ("", *(f"_{one}" for one in EPOCHS)) if name == "full" else ("",)
     if given is not None and not any(f"{given}{epoch}" in values.models for epoch in epochs):
         known = shortened(values.models, 5, ", ") or "no model"

@@ -26,6 +26,7 @@ from typing import Any, Literal
 from lensaudit.auditing.question import LOG
 from lensaudit.errors import InputError
 from lensaudit.files import read_json
+from lensaudit.groups import grouped
 from lensaudit.metrics.privacy import ATTACKS, similarity
 from lensaudit.models.registry import published
 from lensaudit.results.integrity import check_result
@@ -34,6 +35,7 @@ from lensaudit.results.kinds.patch import rows_hash
 from lensaudit.results.manifest import MANIFEST, model_in
 from lensaudit.results.planned import PLAN, RESULT, TO_DO, UNITS
 from lensaudit.results.reading import Number, checked_as, json_object, part
+from lensaudit.results.roles import roles_in
 from lensaudit.sweep.plan import Variant
 
 Means = Literal["knows", "forgot"]
@@ -214,6 +216,8 @@ class Values:
     """Model -> metrics whose pass broke: their reasons are no answers, they are worth a try."""
     asked: Mapping[str, Mapping[str, Asked]] = field(default_factory=dict)
     """Model -> metric key -> what its value was asked of."""
+    ends: Mapping[str, Set[str]] = field(default_factory=dict)
+    """`full` and `retain` -> names and weights of the models that manifests have in that role."""
 
     def value(self, model: str, key: str) -> float:
         """The value, or NaN."""
@@ -231,6 +235,11 @@ class Values:
         if model not in self.rows or model in self.to_do:
             return True
         return key in self.broken.get(model, ()) and isinstance(self.rows[model].get(key), str)
+
+    def anchors(self, role: str) -> list[str]:
+        """The models that others are held to here, as `full` or as `retain`."""
+        ends = self.ends.get(role, ())
+        return [one for one in self.models if one in ends or self.weights.get(one) in ends]
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -261,6 +270,7 @@ def merged(tables: Iterable[Values]) -> Values:
     utility: dict[str | None, float] = {}
     broken: dict[str, Set[str]] = {}
     asked: dict[str, Mapping[str, Asked]] = {}
+    ends: dict[str, Set[str]] = {}
     for table in tables:
         for model, row in table.rows.items():
             _add(rows.setdefault(model, {}), row, model)
@@ -268,9 +278,10 @@ def merged(tables: Iterable[Values]) -> Values:
         weights |= table.weights
         utility |= table.full_utility
         broken |= {model: broken.get(model, set()) | keys for model, keys in table.broken.items()}
+        ends |= {role: ends.get(role, set()) | some for role, some in table.ends.items()}
         asked |= {model: {**asked.get(model, {}), **own} for model, own in table.asked.items()}
     waiting = {model: why for model, why in to_do.items() if model not in rows}
-    return Values(rows, waiting, weights, utility, broken, asked)
+    return Values(rows, waiting, weights, utility, broken, asked, ends)
 
 
 def joined(results: Sequence[Values]) -> Values:
@@ -398,7 +409,7 @@ def _file(path: Path, attack: str | None) -> Values:
         hashed = {"annotated": one} if (one := rows_hash(made)) else {}
         asked = {name: dict.fromkeys(row, Asked(path, hashed))}
         known = {name: found} if found else {}
-        return replace(values_of({name: row}), weights=known, asked=asked)
+        return replace(values_of({name: row}), weights=known, asked=asked, ends=_ends(made))
     if all(isinstance(row, dict) and "agg_value" in row for row in content.values()):
         return read_log(content, path)
     if all(isinstance(row, dict) for row in content.values()):
@@ -453,7 +464,18 @@ def read_log(
         row[key] = (entry.reason or "null in the log") if entry.value is None else entry.value
         broken |= {key} if entry.value is None and entry.failed else set()
     known = {name: weights} if weights else {}
-    return Values({name: row}, weights=known, broken={name: broken}, asked={name: asked})
+    own = Values({name: row}, weights=known, broken={name: broken}, asked={name: asked})
+    return replace(own, ends=_ends(log.manifest or {}))
+
+
+def _ends(manifest: Mapping[str, Any]) -> Mapping[str, Set[str]]:
+    """`full` and `retain` -> what a manifest calls them, and their weights."""
+    # an evaluation that read nothing of them names them alone
+    named = part(manifest, "options")
+    known = [(role, one) for role in ("full", "retain") if (one := named.get(role))]
+    known += [(one.role, each) for one in roles_in(manifest) for each in (one.name, one.weights)]
+    found = grouped((role, short_name(str(one))) for role, one in known)
+    return {role: {*some} for role, some in found.items()}
 
 
 Readings = dict[str, float | None]

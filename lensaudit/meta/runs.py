@@ -8,13 +8,14 @@ the attacks are those of `docs/meta_fields.md`: NF4 without double quantisation;
 relearning, of the model and of retain.
 """
 
+import contextlib
 import itertools
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from lensaudit.auditing.question import EVAL, LOG, check_asked, splits_of
 from lensaudit.data.tofu import DEMO as DEMO_ROWS
@@ -24,6 +25,7 @@ from lensaudit.meta.aggregate import aggregated
 from lensaudit.meta.documents import (
     COMMAND,
     Lines,
+    check_anchor,
     faithfulness_document,
     faithfulness_table,
     manifest_of,
@@ -90,6 +92,7 @@ from lensaudit.sweep.plan import (
     Unit,
     UnitConditions,
     make_plan,
+    planned,
     planned_or_why,
     rater_files,
     relearned_rows,
@@ -120,6 +123,7 @@ def _content(value: Any) -> Any:
     return [file_sha256(one) for one in files]
 
 
+Judging = TypeVar("Judging", FaithfulnessSettings, RobustnessSettings)
 RESULTS = "results"
 """As --source: every model of the results but the anchors."""
 
@@ -343,7 +347,7 @@ def prepare_faithfulness(settings: FaithfulnessSettings, notice: Notice) -> Meta
     Raises:
         InputError: the pools are empty or overlap, or results cannot be read.
     """
-    registry = load_registry(settings.measuring.registry)
+    registry, given = load_registry(settings.measuring.registry), read_values(settings.results)
     pools: dict[ModelRole, list[str]] = {
         "knows": pool(settings.knows, "knows", registry),
         "forgot": pool(settings.forgot, "forgot", registry),
@@ -351,13 +355,12 @@ def prepare_faithfulness(settings: FaithfulnessSettings, notice: Notice) -> Meta
     how = _prepared(
         "faithfulness",
         pools,
-        settings,
+        _with_anchors(settings, given),
         notice,
-        measuring=settings.run or not settings.results,
+        measuring=settings.measures,
         results=settings.results,
         own={**pools, "fluency": True},
     )
-    given = read_values(settings.results)
     for values in (Values(weights=how.inputs["weights"]), given):
         check_pools(pools["knows"], pools["forgot"], values)
     how.check_alike(given)
@@ -391,17 +394,18 @@ def prepare_robustness(settings: RobustnessSettings, notice: Notice) -> MetaRun:
         from lensaudit.training.rows import load_rows  # seconds to import
 
         load_rows(settings.relearn_data, part="forget")
-    models = _candidates(settings)
+    before = read_values(settings.before, attack="before")
+    settings = _with_anchors(settings, before)
+    models = _candidates(settings, before)
     if not models:
         raise InputError("no model to judge robustness on; name some with --source")
-    before = read_values(settings.before, attack="before")
     after = read_values(settings.after, attack=settings.attack)
     how = _prepared(
         f"robustness-{settings.attack}",
         {"source": models},
         settings,
         notice,
-        measuring=settings.run or not (settings.before and settings.after),
+        measuring=settings.measures,
         results=(*settings.before, *settings.after),
         own={
             "attack": settings.attack,
@@ -592,7 +596,39 @@ def _check_rows(full: str, asked: AnswerGroups) -> None:
         splits_of(full, asked)
 
 
-def _candidates(settings: RobustnessSettings) -> list[str]:
+def _with_anchors(settings: Judging, values: Values) -> Judging:
+    """The settings, with the anchors as results call them; as they are where models are measured.
+
+    Raises:
+        InputError: the results lack an anchor that is named.
+    """
+    if settings.measures:
+        return settings
+    given = settings.measuring
+    full, retain = (
+        _called(role, getattr(given, role), given, values) for role in ("full", "retain")
+    )
+    return replace(settings, measuring=replace(given, full=full, retain=retain))
+
+
+def _called(role: str, named: str | None, given: AnswerGroups, values: Values) -> str | None:
+    """What results call an anchor: as it is named, else by its weights; or the one that they have.
+
+    None where they have none in this role, or several.
+    """
+    if named is None:
+        found = values.anchors(role)
+        return found[0] if len(found) == 1 else None
+    name = short_name(named)
+    if name not in values.models:
+        with contextlib.suppress(InputError):  # a name of the results alone
+            target = planned(resolve(named, load_registry(given.registry)))
+            name = next((m for m, own in values.weights.items() if own == target.weights), name)
+    check_anchor(role, name, values)
+    return name
+
+
+def _candidates(settings: RobustnessSettings, before: Values) -> list[str]:
     """The named models; `results` stands for all in the results but the anchors."""
     named = [part for text in settings.models for part in text.split(",") if part]
     found: list[str] = []
@@ -602,8 +638,8 @@ def _candidates(settings: RobustnessSettings) -> list[str]:
         anchors = {settings.measuring.full or "full", settings.measuring.retain or "retain"}
         anchors |= {f"{one}_{epoch}" for one in anchors for epoch in EPOCHS}
         anchors |= {f"{DEMO}full", f"{DEMO}retain"}
-        listed = read_values(settings.before, attack="before").models
-        found = [model for model in listed if model not in anchors]
+        anchors |= {*before.anchors("full"), *before.anchors("retain")}
+        found = [model for model in before.models if model not in anchors]
     return list(dict.fromkeys([*found, *(short_name(one) for one in named if one != RESULTS)]))
 
 

@@ -13,7 +13,9 @@ from lensaudit.cli.main import run
 from lensaudit.files import make_folder
 from lensaudit.meta import runs
 from lensaudit.meta.settings import FaithfulnessSettings, RobustnessSettings
+from lensaudit.models.registry import load_registry, resolve
 from lensaudit.settings import AnswerGroups
+from lensaudit.sweep.plan import planned
 from lensaudit.turns import alone
 
 FEW = ("uds", "es", "s_mia_loss")
@@ -399,6 +401,66 @@ def test_the_anchors_in_the_results_are_no_candidates(tmp_path, capsys):
     found = document(tmp_path, "robustness-relearn")
     assert found["models"] == ["demo/npo"]
     assert found["metrics"][0]["value"] is None
+
+
+@pytest.fixture(scope="module")
+def of_sweep(tmp_path_factory):
+    """What a sweep of a user's models collected: logs that name their anchors by options alone."""
+    folder = tmp_path_factory.mktemp("of_sweep")
+    known = load_registry()
+    for variant, gain in (("base", 0.0), ("relearn-1ep", 0.2)):
+        for at, name in enumerate(("full", "npo", "retain")):
+            log = {"uds": {"agg_value": at / 4 + gain}, "mia_loss": {"agg_value": 0.8 - at / 4}}
+            place = folder / variant / f"my-{name}" / "eval"
+            # an attack leaves other weights
+            weights = planned(resolve(f"demo/{name}", known)).weights if not gain else name
+            made = {"model": {"name": f"my-{name}", "weights": weights}}
+            options = {"full": "my-full", "retain": "my-retain"}
+            put(place / "TOFU_EVAL.json", log)
+            put(place / "manifest.json", {"inputs": made, "options": options})
+    return folder
+
+
+ANCHORED = [
+    [],
+    ["--full", "my-full", "--retain", "my-retain"],
+    ["--full", "demo/full", "--retain", "lensaudit/embedded/retain"],
+]
+
+
+@pytest.mark.parametrize("attack", ["relearn", "quantize"])
+@pytest.mark.parametrize("anchors", ANCHORED)
+def test_results_of_own_models_have_their_own_anchors(tmp_path, of_sweep, attack, anchors):
+    sides = of_sweep / "base", of_sweep / "relearn-1ep"
+    chosen = (*metrics(["uds"]), "--filter", "none", *anchors)
+    assert run(of_results(tmp_path, attack, *sides, *chosen)) == 0
+    found = document(tmp_path, f"robustness-{attack}")
+    assert (found["models"], found["retain"]) == (["my-npo"], "my-retain")
+    assert found["metrics"][0]["n"] == 1
+
+
+@pytest.mark.parametrize("anchors", ANCHORED)
+def test_the_retain_model_of_the_results_is_what_attacks_are_compared_with(
+    tmp_path, of_sweep, anchors
+):
+    pools = "--pool-knows my-full,my-npo --pool-forgot my-retain --metric s_mia_loss"
+    given = ["--results", str(of_sweep / "base"), "--out", str(tmp_path / "out")]
+    assert run(["meta", "faithfulness", *pools.split(), *given, *anchors]) == 0
+    values = {model: row["s_mia_loss"] for model, row in document(tmp_path)["values"].items()}
+    assert values["my-retain"] == 1
+    assert values["my-full"] < values["my-npo"] < 1
+
+
+@pytest.mark.parametrize("anchor", ["full", "retain"])
+def test_an_anchor_that_the_results_lack_is_refused_and_not_fetched(
+    tmp_path, of_sweep, anchor, capsys
+):
+    sides = of_sweep / "base", of_sweep / "relearn-1ep"
+    chosen = (*metrics(["uds"]), "--filter", "none", f"--{anchor}", anchor)
+    assert run(of_results(tmp_path, "quantize", *sides, *chosen)) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    only = "only those of my-full, my-npo, my-retain"
+    assert f"--{anchor} {anchor}: its results are not here, {only}" in line
 
 
 @pytest.mark.parametrize(
