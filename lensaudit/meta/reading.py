@@ -166,7 +166,7 @@ def judged(names: Iterable[str]) -> list[JudgedMetric]:
 
 
 @dataclass(frozen=True)
-class Asked:
+class RowsAsked:
     """What a value was asked of, and how."""
 
     path: Path
@@ -214,7 +214,7 @@ class Values:
     """Epoch -> utility of the full model, where the results name it; None is any epoch."""
     broken: Mapping[str, Set[str]] = field(default_factory=dict)
     """Model -> metrics whose pass broke: their reasons are no answers, they are worth a try."""
-    asked: Mapping[str, Mapping[str, Asked]] = field(default_factory=dict)
+    asked: Mapping[str, Mapping[str, RowsAsked]] = field(default_factory=dict)
     """Model -> metric key -> what its value was asked of."""
     ends: Mapping[str, Set[str]] = field(default_factory=dict)
     """`full` and `retain` -> names and weights of the models that manifests have in that role."""
@@ -269,7 +269,7 @@ def merged(tables: Iterable[Values]) -> Values:
     weights: dict[str, str] = {}
     utility: dict[str | None, float] = {}
     broken: dict[str, Set[str]] = {}
-    asked: dict[str, Mapping[str, Asked]] = {}
+    asked: dict[str, Mapping[str, RowsAsked]] = {}
     ends: dict[str, Set[str]] = {}
     for table in tables:
         for model, row in table.rows.items():
@@ -407,7 +407,7 @@ def _file(path: Path, attack: str | None) -> Values:
         made = json_object(beside) if beside.exists() else {}
         found, row = model_in(made, "source", beside).weights, _picked(content, _DEPTHS, path)
         hashed = {"annotated": one} if (one := rows_hash(made)) else {}
-        asked = {name: dict.fromkeys(row, Asked(path, hashed))}
+        asked = {name: dict.fromkeys(row, RowsAsked(path, hashed))}
         known = {name: found} if found else {}
         return replace(values_of({name: row}), weights=known, asked=asked, ends=_ends(made))
     if all(isinstance(row, dict) and "agg_value" in row for row in content.values()):
@@ -455,12 +455,12 @@ def read_log(
     log, broken = log_in(content, path), set[str]()
     name, weights = name or short_name(log.source), model_in(log.manifest, "model").weights
     row: dict[str, float | str] = {}
-    asked: dict[str, Asked] = {}
+    asked: dict[str, RowsAsked] = {}
     for suite in metrics or log.entries:
         key, entry = _KEYS.get(suite, suite), log.entries[suite]
         splits = splits_read(suite, entry.family)
         said = zip((*splits, "template"), log.asked(*splits), strict=True)
-        asked[key] = Asked(path, {of: one for of, one in said if one is not None})
+        asked[key] = RowsAsked(path, {of: one for of, one in said if one is not None})
         row[key] = (entry.reason or "null in the log") if entry.value is None else entry.value
         broken |= {key} if entry.value is None and entry.failed else set()
     known = {name: weights} if weights else {}
