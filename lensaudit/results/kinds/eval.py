@@ -192,8 +192,10 @@ class EvaluationResult:
             splits: of the suite; `annotated` are the facts that were patched.
         """
         inputs = part(self.manifest, "inputs")
-        content = {**part(inputs, "data"), "annotated": inputs.get("annotated")}
-        return [*map(content.get, splits), part(inputs, "conditions").get("template")]
+        return [
+            *((inputs if of == "annotated" else part(inputs, "data")).get(of) for of in splits),
+            part(inputs, "conditions").get("template"),
+        ]
 
     @property
     def summary(self) -> Mapping[str, float | None]:
