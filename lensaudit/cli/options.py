@@ -76,7 +76,8 @@ def _taking(command: Callable[..., Any], record: type) -> Callable[..., Any]:
         settings = _build(record, given)
         if left_out := _left_out(settings, given):
             settings = _build(record, {n: one for n, one in values.items() if n not in left_out})
-        _check_models(getattr(settings, "registry", None))
+        if getattr(settings, "measures", True):  # else names are those of results
+            _check_models(getattr(settings, "registry", None))
         return command(*positional, **{place: settings}, **given)
 
     call.settings = (*getattr(command, "settings", ()), record)  # type: ignore[attr-defined]

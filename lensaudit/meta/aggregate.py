@@ -17,6 +17,8 @@ EPS = 1e-12
 MEMORIZATION = ("es", "em", "paraprob", "truth_ratio")
 ATTACKS = ("s_mia_loss", "s_mia_zlib", "s_mia_min_k", "s_mia_min_kpp")
 READ = (*MEMORIZATION, *ATTACKS, "uds", *UTILITY_PARTS, FLUENCY)
+COMPARED = (*READ, *(one.removeprefix("s_") for one in ATTACKS))
+"""What must be asked alike of all models: also what s_MIA is made of."""
 SCORES = (
     "mem",
     "privacy_mia",

@@ -18,7 +18,7 @@ from typing import Any
 
 from lensaudit.errors import InputError, shortened
 from lensaudit.files import make_folder, read_json, write_csv, write_json
-from lensaudit.meta.aggregate import aggregated, ranking
+from lensaudit.meta.aggregate import COMPARED, aggregated, ranking
 from lensaudit.meta.judging import Faithfulness, Stability, combined, on_common
 from lensaudit.meta.reading import (
     CATALOGUE,
@@ -28,6 +28,7 @@ from lensaudit.meta.reading import (
     JudgedMetric,
     Values,
     attack_aucs,
+    check_alike,
     read_values,
     with_s_mia,
 )
@@ -197,12 +198,12 @@ def run_aggregate(settings: AggregateSettings, notice: Notice = unheard) -> Aggr
     """Aggregates of every model and the ranking of methods; the files, where a folder is named.
 
     Raises:
-        InputError: no model has results, or an anchor that is named has none.
+        InputError: no model has results, some are of other rows, or a named anchor has none.
     """
     _check_out(settings.out)
     started, values = time.monotonic(), read_values(settings.results)
     for name in ("full", "retain"):
-        _check_anchor(name, getattr(settings, name), values)
+        check_anchor(name, getattr(settings, name), values)
     anchors = {
         name: given or (f"{DEMO}{name}" if f"{DEMO}{name}" in values.models else name)
         for name, given in (("full", settings.full), ("retain", settings.retain))
@@ -210,6 +211,7 @@ def run_aggregate(settings: AggregateSettings, notice: Notice = unheard) -> Aggr
     values = with_s_mia(values, attack_aucs(values, anchors["retain"]))
     if not values.models:
         raise InputError(f"{', '.join(map(str, settings.results))}: no model has results")
+    check_alike(values.models, COMPARED, values)
     rows = aggregated(values, full=anchors["full"], fluency=not settings.no_fluency)
     record = Aggregates(models=rows, ranking=ranking(rows, anchors.values()))
     header = [one.name for one in fields(Aggregate)]
@@ -220,8 +222,12 @@ def run_aggregate(settings: AggregateSettings, notice: Notice = unheard) -> Aggr
     return _kept(settings, "aggregate", record, (header, lines), started, notice)
 
 
-def _check_anchor(name: str, given: str | None, values: Values) -> None:
-    """Refuse an anchor without results: no number could be made with it."""
+def check_anchor(name: str, given: str | None, values: Values) -> None:
+    """Refuse an anchor without results: no number could be made with it.
+
+    Raises:
+        InputError: names the models that have some.
+    """
     epochs = ("", *(f"_{one}" for one in EPOCHS)) if name == "full" else ("",)
     if given is not None and not any(f"{given}{epoch}" in values.models for epoch in epochs):
         known = shortened(values.models, 5, ", ") or "no model"

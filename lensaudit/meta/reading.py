@@ -19,19 +19,23 @@ import math
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
 from lensaudit.auditing.question import LOG
 from lensaudit.errors import InputError
 from lensaudit.files import read_json
+from lensaudit.groups import grouped
 from lensaudit.metrics.privacy import ATTACKS, similarity
 from lensaudit.models.registry import published
 from lensaudit.results.integrity import check_result
 from lensaudit.results.kinds.eval import log_in
+from lensaudit.results.kinds.patch import rows_hash
 from lensaudit.results.manifest import MANIFEST, model_in
 from lensaudit.results.planned import PLAN, RESULT, TO_DO, UNITS
 from lensaudit.results.reading import Number, checked_as, json_object, part
+from lensaudit.results.roles import roles_in
 from lensaudit.sweep.plan import Variant
 
 Means = Literal["knows", "forgot"]
@@ -161,6 +165,37 @@ def judged(names: Iterable[str]) -> list[JudgedMetric]:
     return list({known[name].key: known[name] for name in asked}.values())
 
 
+@dataclass(frozen=True)
+class RowsAsked:
+    """What a value was asked of, and how."""
+
+    path: Path
+    """Of the result that says so."""
+    content: Mapping[str, Any]
+    """Split, or `template` -> content hash, as far as the result says them."""
+
+
+_KEPT = ("retain", "ra", "wf")
+_BOTH_SIDES = ("forget", "holdout")
+_READ: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("depth", "representation", "leakage"), ("annotated",)),
+    **dict.fromkeys(("membership", "privacy"), _BOTH_SIDES),
+}
+"""Family of a metric -> the splits that it reads; of others it is the forget set."""
+
+
+def splits_read(suite: str, family: str) -> tuple[str, ...]:
+    """Splits that a metric of the suite reads.
+
+    >>> splits_read("retain_Q_A_Prob", "probability"), splits_read("uds", "depth")
+    (('retain',), ('annotated',))
+    """
+    if suite == "model_utility":
+        return _KEPT
+    first = suite.partition("_")[0]
+    return (first,) if first in _KEPT else _READ.get(family, ("forget",))
+
+
 TOLERANCE = 1e-9
 """Two files may give the same value of a model and a metric, differing by no more."""
 
@@ -179,6 +214,10 @@ class Values:
     """Epoch -> utility of the full model, where the results name it; None is any epoch."""
     broken: Mapping[str, Set[str]] = field(default_factory=dict)
     """Model -> metrics whose pass broke: their reasons are no answers, they are worth a try."""
+    asked: Mapping[str, Mapping[str, RowsAsked]] = field(default_factory=dict)
+    """Model -> metric key -> what its value was asked of."""
+    ends: Mapping[str, Set[str]] = field(default_factory=dict)
+    """`full` and `retain` -> names and weights of the models that manifests have in that role."""
 
     def value(self, model: str, key: str) -> float:
         """The value, or NaN."""
@@ -196,6 +235,11 @@ class Values:
         if model not in self.rows or model in self.to_do:
             return True
         return key in self.broken.get(model, ()) and isinstance(self.rows[model].get(key), str)
+
+    def anchors(self, role: str) -> list[str]:
+        """The models that others are held to here, as `full` or as `retain`."""
+        ends = self.ends.get(role, ())
+        return [one for one in self.models if one in ends or self.weights.get(one) in ends]
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -225,6 +269,8 @@ def merged(tables: Iterable[Values]) -> Values:
     weights: dict[str, str] = {}
     utility: dict[str | None, float] = {}
     broken: dict[str, Set[str]] = {}
+    asked: dict[str, Mapping[str, RowsAsked]] = {}
+    ends: dict[str, Set[str]] = {}
     for table in tables:
         for model, row in table.rows.items():
             _add(rows.setdefault(model, {}), row, model)
@@ -232,8 +278,10 @@ def merged(tables: Iterable[Values]) -> Values:
         weights |= table.weights
         utility |= table.full_utility
         broken |= {model: broken.get(model, set()) | keys for model, keys in table.broken.items()}
+        ends |= {role: ends.get(role, set()) | some for role, some in table.ends.items()}
+        asked |= {model: {**asked.get(model, {}), **own} for model, own in table.asked.items()}
     waiting = {model: why for model, why in to_do.items() if model not in rows}
-    return Values(rows, waiting, weights, utility, broken)
+    return Values(rows, waiting, weights, utility, broken, asked, ends)
 
 
 def joined(results: Sequence[Values]) -> Values:
@@ -247,6 +295,33 @@ def joined(results: Sequence[Values]) -> Values:
         if weights.setdefault(model, own) != own:
             raise InputError(f"{model}: results of two different weights; name only one of them")
     return merged(results)
+
+
+def check_alike(models: Iterable[str], keys: Iterable[str], *tables: Values) -> None:
+    """Refuse values that were asked of other rows, or in another way, where results say so.
+
+    Args:
+        models: that are compared.
+        keys: of the metrics.
+        tables: of values; more than one where an attack lies between.
+
+    Raises:
+        InputError: names two such values, and where they lie.
+    """
+    known: dict[str, tuple[str, Any]] = {}
+    for table, model, key in product(tables, [*models], [*keys]):
+        asked = table.asked.get(model, {}).get(key)
+        if asked is None or math.isnan(table.value(model, key)):
+            continue
+        told = f"{key} of {model} in {asked.path}"
+        for name, content in asked.content.items():
+            other, first = known.setdefault(name, (told, content))
+            if content != first:
+                how = "in another template" if name == "template" else f"of other {name} rows"
+                raise InputError(
+                    f"{told} was asked {how} than {other}; wanted the same rows, asked in the same "
+                    "way: measure one again with the other's data, --limit and template"
+                )
 
 
 def _add(known: dict[str, float | str], row: Mapping[str, float | str], model: str) -> None:
@@ -329,9 +404,12 @@ def _file(path: Path, attack: str | None) -> Values:
         return method_results(content, path)
     if path.name == SUMMARY and "source" in content:
         name, beside = short_name(str(content["source"])), path.with_name(MANIFEST)
-        found = model_in(json_object(beside), "source", beside).weights if beside.exists() else None
-        row = values_of({name: _picked(content, _DEPTHS, path)})
-        return replace(row, weights={name: found} if found else {})
+        made = json_object(beside) if beside.exists() else {}
+        found, row = model_in(made, "source", beside).weights, _picked(content, _DEPTHS, path)
+        hashed = {"annotated": one} if (one := rows_hash(made)) else {}
+        asked = {name: dict.fromkeys(row, RowsAsked(path, hashed))}
+        known = {name: found} if found else {}
+        return replace(values_of({name: row}), weights=known, asked=asked, ends=_ends(made))
     if all(isinstance(row, dict) and "agg_value" in row for row in content.values()):
         return read_log(content, path)
     if all(isinstance(row, dict) for row in content.values()):
@@ -377,11 +455,27 @@ def read_log(
     log, broken = log_in(content, path), set[str]()
     name, weights = name or short_name(log.source), model_in(log.manifest, "model").weights
     row: dict[str, float | str] = {}
+    asked: dict[str, RowsAsked] = {}
     for suite in metrics or log.entries:
         key, entry = _KEYS.get(suite, suite), log.entries[suite]
+        splits = splits_read(suite, entry.family)
+        said = zip((*splits, "template"), log.asked(*splits), strict=True)
+        asked[key] = RowsAsked(path, {of: one for of, one in said if one is not None})
         row[key] = (entry.reason or "null in the log") if entry.value is None else entry.value
         broken |= {key} if entry.value is None and entry.failed else set()
-    return Values({name: row}, weights={name: weights} if weights else {}, broken={name: broken})
+    known = {name: weights} if weights else {}
+    own = Values({name: row}, weights=known, broken={name: broken}, asked={name: asked})
+    return replace(own, ends=_ends(log.manifest or {}))
+
+
+def _ends(manifest: Mapping[str, Any]) -> Mapping[str, Set[str]]:
+    """`full` and `retain` -> what a manifest calls them, and their weights."""
+    # an evaluation that read nothing of them names them alone
+    named = part(manifest, "options")
+    known = [(role, one) for role in ("full", "retain") if (one := named.get(role))]
+    known += [(one.role, each) for one in roles_in(manifest) for each in (one.name, one.weights)]
+    found = grouped((role, short_name(str(one))) for role, one in known)
+    return {role: {*some} for role, some in found.items()}
 
 
 Readings = dict[str, float | None]

@@ -8,13 +8,14 @@ the attacks are those of `docs/meta_fields.md`: NF4 without double quantisation;
 relearning, of the model and of retain.
 """
 
+import contextlib
 import itertools
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from lensaudit.auditing.question import EVAL, LOG, check_asked, own_data, splits_of
 from lensaudit.data.tofu import DEMO as DEMO_ROWS
@@ -24,6 +25,7 @@ from lensaudit.meta.aggregate import aggregated
 from lensaudit.meta.documents import (
     COMMAND,
     Lines,
+    check_anchor,
     faithfulness_document,
     faithfulness_table,
     manifest_of,
@@ -52,6 +54,7 @@ from lensaudit.meta.reading import (
     JudgedMetric,
     Values,
     attack_aucs,
+    check_alike,
     judged,
     merged,
     read_log,
@@ -89,6 +92,7 @@ from lensaudit.sweep.plan import (
     Unit,
     UnitConditions,
     make_plan,
+    planned,
     planned_or_why,
     rater_files,
     relearned_rows,
@@ -119,6 +123,7 @@ def _content(value: Any) -> Any:
     return [file_sha256(one) for one in files]
 
 
+Judging = TypeVar("Judging", FaithfulnessSettings, RobustnessSettings)
 RESULTS = "results"
 """As --source: every model of the results but the anchors."""
 
@@ -150,6 +155,21 @@ class MetaRun:
     def keys(self) -> list[str]:
         """What is measured: s_MIA follows from the attack itself and retain's."""
         return [one.usable_as or one.key for one in self.metrics]
+
+    @property
+    def compared(self) -> Mapping[str, None]:
+        """The models, and retain where a metric compares with its own value."""
+        with_retain = any(one.usable_as for one in self.metrics)
+        return dict.fromkeys((*self.names, self.retain) if with_retain else self.names)
+
+    def check_alike(self, *tables: Values, more: Iterable[str] = ()) -> None:
+        """Refuse values of the models, and of more, that were asked of different rows.
+
+        Raises:
+            InputError: names two of them.
+        """
+        keys = dict.fromkeys((*self.keys, *(one.key for one in self.metrics)))
+        check_alike({**self.compared, **dict.fromkeys(more)}, keys, *tables)
 
     def planned(
         self, names: Sequence[str], metrics: Iterable[str], attack: RobustnessSettings | None = None
@@ -286,9 +306,7 @@ class MetaRun:
         self, results: Sequence[Path], side: str | None = None, extra: Sequence[str] = ()
     ) -> Values:
         """Values of the models, and of the retain model where a metric compares with its own."""
-        compared = any(one.usable_as for one in self.metrics)
-        names = dict.fromkeys((*self.names, self.retain) if compared else self.names)
-        found = self.completed(read_values(results, attack=side), names, extra)
+        found = self.completed(read_values(results, attack=side), self.compared, extra)
         return with_s_mia(found, attack_aucs(found, self.retain))
 
     def told(self) -> "MetaRun":
@@ -329,7 +347,7 @@ def prepare_faithfulness(settings: FaithfulnessSettings, notice: Notice) -> Meta
     Raises:
         InputError: the pools are empty or overlap, or results cannot be read.
     """
-    registry = load_registry(settings.measuring.registry)
+    registry, given = load_registry(settings.measuring.registry), read_values(settings.results)
     pools: dict[ModelRole, list[str]] = {
         "knows": pool(settings.knows, "knows", registry),
         "forgot": pool(settings.forgot, "forgot", registry),
@@ -337,14 +355,15 @@ def prepare_faithfulness(settings: FaithfulnessSettings, notice: Notice) -> Meta
     how = _prepared(
         "faithfulness",
         pools,
-        settings,
+        _with_anchors(settings, given),
         notice,
-        measuring=settings.run or not settings.results,
+        measuring=settings.measures,
         results=settings.results,
         own={**pools, "fluency": True},
     )
-    for values in (Values(weights=how.inputs["weights"]), read_values(settings.results)):
+    for values in (Values(weights=how.inputs["weights"]), given):
         check_pools(pools["knows"], pools["forgot"], values)
+    how.check_alike(given)
     return how.told()
 
 
@@ -352,11 +371,12 @@ def run_faithfulness(settings: FaithfulnessSettings, how: MetaRun) -> Faithfulne
     """Faithfulness of every metric: faithfulness.json, written with its .csv and a manifest.
 
     Raises:
-        InputError: the pools are empty or overlap, or results cannot be read.
+        InputError: the pools are empty or overlap, results cannot be read or are of other rows.
     """
     started, knows, forgot = time.monotonic(), how.options["knows"], how.options["forgot"]
     values = how.before(settings.results)
     check_pools(knows, forgot, values)
+    how.check_alike(values)
     found = [faithfulness(one, knows, forgot, values) for one in how.metrics]
     record = faithfulness_document(found, knows, forgot, values)
     how.write(record, faithfulness_table(record), values, started)
@@ -368,23 +388,24 @@ def prepare_robustness(settings: RobustnessSettings, notice: Notice) -> MetaRun:
 
     Raises:
         InputError: names, results or thresholds are wrong or missing, candidates are copies, or
-            results are of models that were not attacked.
+            results are of models that were not attacked, or of other rows.
     """
     if settings.relearn_data is not None:
         from lensaudit.training.rows import load_rows  # seconds to import
 
         load_rows(settings.relearn_data, part="forget")
-    models = _candidates(settings)
+    before = read_values(settings.before, attack="before")
+    settings = _with_anchors(settings, before)
+    models = _candidates(settings, before)
     if not models:
         raise InputError("no model to judge robustness on; name some with --source")
-    before = read_values(settings.before, attack="before")
     after = read_values(settings.after, attack=settings.attack)
     how = _prepared(
         f"robustness-{settings.attack}",
         {"source": models},
         settings,
         notice,
-        measuring=settings.run or not (settings.before and settings.after),
+        measuring=settings.measures,
         results=(*settings.before, *settings.after),
         own={
             "attack": settings.attack,
@@ -399,7 +420,22 @@ def prepare_robustness(settings: RobustnessSettings, notice: Notice) -> MetaRun:
     )
     anchors = (how.retain,) if settings.attack == "relearn" else ()
     check_attacked(models, anchors, {**how.inputs["weights"], **before.weights}, after)
+    _check_rows_of(how, settings, before, after)
     return how.told()
+
+
+def _utility_parts(settings: RobustnessSettings) -> tuple[str, ...]:
+    """What is read of the utility that models are picked by; nothing where they are not."""
+    fluency = () if settings.no_fluency else (FLUENCY,)
+    return (*UTILITY_PARTS, *fluency) if settings.by != "none" else ()
+
+
+def _check_rows_of(
+    how: MetaRun, settings: RobustnessSettings, before: Values, after: Values
+) -> None:
+    """Refuse an attack whose sides were asked of different rows, and such utilities."""
+    how.check_alike(before, after, more=(how.retain,) if settings.attack == "relearn" else ())
+    check_alike((*how.names, how.full), _utility_parts(settings), before)
 
 
 def run_robustness(settings: RobustnessSettings, how: MetaRun) -> RobustnessRecord:
@@ -408,14 +444,12 @@ def run_robustness(settings: RobustnessSettings, how: MetaRun) -> RobustnessReco
     Only models that some metric can use are attacked.
 
     Raises:
-        InputError: no models, or results cannot be read.
+        InputError: no models, or results cannot be read or are of other rows.
     """
     started, models, attack, by = time.monotonic(), how.names, settings.attack, settings.by
-    fluency = not settings.no_fluency
-    extra = (*UTILITY_PARTS, *((FLUENCY,) if fluency else ()))
     everyone = replace(how, names=(*models, how.full, how.retain))
-    values = everyone.before(settings.before, "before", extra if by != "none" else ())
-    rows = aggregated(values, full=how.full, fluency=fluency)
+    values = everyone.before(settings.before, "before", _utility_parts(settings))
+    rows = aggregated(values, full=how.full, fluency=not settings.no_fluency)
     utility = {row.model: row.utility_rel for row in rows if row.utility_rel is not None}
     chosen = [
         usable(
@@ -435,6 +469,7 @@ def run_robustness(settings: RobustnessSettings, how: MetaRun) -> RobustnessReco
     wanted |= {how.retain: None} if attack == "relearn" else {}
     after = how.completed(read_values(settings.after, attack=attack), wanted, attack=settings)
     after = with_s_mia(after, attack_aucs(values, how.retain))
+    _check_rows_of(how, settings, values, after)
     found = [
         stability(one, attack, models, row, values, after, retain=how.retain, form=settings.form)
         for one, row in zip(how.metrics, chosen, strict=True)
@@ -561,7 +596,39 @@ def _check_rows(full: str, asked: AnswerGroups) -> None:
         splits_of(full, asked)
 
 
-def _candidates(settings: RobustnessSettings) -> list[str]:
+def _with_anchors(settings: Judging, values: Values) -> Judging:
+    """The settings, with the anchors as results call them; as they are where models are measured.
+
+    Raises:
+        InputError: the results lack an anchor that is named.
+    """
+    if settings.measures:
+        return settings
+    given = settings.measuring
+    full, retain = (
+        _called(role, getattr(given, role), given, values) for role in ("full", "retain")
+    )
+    return replace(settings, measuring=replace(given, full=full, retain=retain))
+
+
+def _called(role: str, named: str | None, given: AnswerGroups, values: Values) -> str | None:
+    """What results call an anchor: as it is named, else by its weights; or the one that they have.
+
+    None where they have none in this role, or several.
+    """
+    if named is None:
+        found = values.anchors(role)
+        return found[0] if len(found) == 1 else None
+    name = short_name(named)
+    if name not in values.models:
+        with contextlib.suppress(InputError):  # a name of the results alone
+            target = planned(resolve(named, load_registry(given.registry)))
+            name = next((m for m, own in values.weights.items() if own == target.weights), name)
+    check_anchor(role, name, values)
+    return name
+
+
+def _candidates(settings: RobustnessSettings, before: Values) -> list[str]:
     """The named models; `results` stands for all in the results but the anchors."""
     named = [part for text in settings.models for part in text.split(",") if part]
     found: list[str] = []
@@ -571,8 +638,8 @@ def _candidates(settings: RobustnessSettings) -> list[str]:
         anchors = {settings.measuring.full or "full", settings.measuring.retain or "retain"}
         anchors |= {f"{one}_{epoch}" for one in anchors for epoch in EPOCHS}
         anchors |= {f"{DEMO}full", f"{DEMO}retain"}
-        listed = read_values(settings.before, attack="before").models
-        found = [model for model in listed if model not in anchors]
+        anchors |= {*before.anchors("full"), *before.anchors("retain")}
+        found = [model for model in before.models if model not in anchors]
     return list(dict.fromkeys([*found, *(short_name(one) for one in named if one != RESULTS)]))
 
 

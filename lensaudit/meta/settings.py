@@ -63,6 +63,11 @@ class FaithfulnessSettings:
     run: Run = False
     out: Out = OUT
 
+    @property
+    def measures(self) -> bool:
+        """Whether models are measured; else names are those of the results."""
+        return self.run or not self.results
+
 
 @dataclass(frozen=True, kw_only=True)
 class RobustnessSettings:
@@ -131,6 +136,11 @@ class RobustnessSettings:
     ] = None
     keep: Annotated[bool, Option("Keep attacked checkpoints.")] = False
     out: Out = OUT
+
+    @property
+    def measures(self) -> bool:
+        """Whether models are measured; else names are those of the results."""
+        return self.run or not (self.before and self.after)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, get_args
 
 from lensaudit import __version__
@@ -254,6 +255,23 @@ class Sweep:
         return digest(self.content)
 
 
+Identity = tuple[str | None, ...]
+"""What decides a checkpoint's numbers, see `Target.identity`."""
+Names = Mapping[Identity, str]
+"""What a plan calls its checkpoints."""
+
+
+def names_in(root: Path) -> Names:
+    """What the plan of a folder calls its checkpoints; nothing where it is of an earlier version.
+
+    Raises:
+        InputError: the plan was changed, or a later version made it.
+    """
+    if not (root / PLAN).exists() or is_earlier(root):
+        return {}
+    return {tuple(one.identity): one.name for one in read_plan(root).targets}
+
+
 def make_plan(
     root: Path,
     targets: Sequence[Target],
@@ -263,17 +281,19 @@ def make_plan(
     conditions: UnitConditions,
     data: str,
     attacks: Mapping[str, Any],
+    names: Names = MappingProxyType({}),
 ) -> Sweep:
     """The units of every target and variant; the anchors are added where they are not named.
 
     The retain model is a unit of every variant: what an attack does to it is the measure of what
-    the attack does to others.
+    the attack does to others. A target that `names` knows keeps its name, and nobody else gets it.
     """
-    everyone: dict[tuple[str | None, ...], Target] = {}
+    everyone: dict[Identity, Target] = {}
     for one in (*(anchors[role] for role in ANCHORS), *targets):
-        if one.name in {other.name for other in everyone.values()}:
-            one = replace(one, name=f"{one.name}-{digest(one.identity)[:8]}")
-        everyone.setdefault(tuple(one.identity), one)
+        taken = {*names.values(), *(other.name for other in everyone.values())}
+        own = f"{one.name}-{digest(one.identity)[:8]}" if one.name in taken else one.name
+        name = names.get(tuple(one.identity), own)
+        everyone.setdefault(tuple(one.identity), replace(one, name=name))
     named = {role: everyone[tuple(anchors[role].identity)].name for role in ANCHORS}
     asked = {everyone[tuple(target.identity)].name for target in targets} | {named["retain"]}
     keys = [[anchors[role].identity for role in ANCHORS], data, conditions.identity, ALGORITHM]
@@ -355,7 +375,7 @@ def has_plan(sweep: Sweep) -> bool:
         command, made = content.get("command", COMMAND), None
     else:
         found = read_plan(sweep.root)
-        lost = [unit.label for unit in found.units if unit not in sweep.units]
+        lost = [unit.label for unit in found.units if unit.id not in sweep.by_id]
         command, made = found.command, found.hash
     if lost:
         raise InputError(

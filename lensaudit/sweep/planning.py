@@ -59,6 +59,7 @@ from lensaudit.sweep.plan import (
     UnitConditions,
     Variant,
     make_plan,
+    names_in,
     planned,
     planned_or_why,
     rater_files,
@@ -139,6 +140,7 @@ def plan_of(settings: PlanSettings, notice: Notice | None = None) -> Sweep:
         conditions=conditions,
         data=data_digest(conditions),
         attacks=attacks_of(conditions, chosen, ends["full"]),
+        names=names_in(settings.out),
     )
     _tell_copies(asked, made, notice or unheard)
     return made

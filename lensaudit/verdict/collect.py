@@ -103,17 +103,11 @@ def kept_of_runs(
     found = (
         tuple(replace(at, number=one.entries[at.metric]) for at in kept(one.summary, two.summary))
         for one, two in product(own, full)
-        if _asked(one, *rows) == _asked(two, *rows)
+        if one.asked(*rows) == two.asked(*rows)
     )
     return min(
         filter(None, found), key=lambda one: sorted(keeps.share for keeps in one), default=()
     )
-
-
-def _asked(run: EvaluationResult, *splits: str) -> object:
-    """Content of rows, and how they were asked; None where a log of another tool does not say."""
-    data, template = (part(run.manifest, "inputs", one) for one in ("data", "conditions"))
-    return [*map(data.get, splits), template.get("template")]
 
 
 def keeps_document(found: Iterable[Keeps]) -> dict[str, dict[str, float]]:
@@ -345,7 +339,7 @@ class Verdicts:
         arm = [run for one in never for run in self._models[str(one)].evals]
         for run in model.evals:
             tops, arms = (
-                [one for one in runs if _asked(one, "forget") == _asked(run, "forget")]
+                [one for one in runs if one.asked("forget") == run.asked("forget")]
                 for runs in (full, arm)
             )
             for top, retain in product(tops or [None], arms):

@@ -13,7 +13,9 @@ from lensaudit.cli.main import run
 from lensaudit.files import make_folder
 from lensaudit.meta import runs
 from lensaudit.meta.settings import FaithfulnessSettings, RobustnessSettings
+from lensaudit.models.registry import load_registry, resolve
 from lensaudit.settings import AnswerGroups
+from lensaudit.sweep.plan import planned
 from lensaudit.turns import alone
 
 FEW = ("uds", "es", "s_mia_loss")
@@ -401,6 +403,66 @@ def test_the_anchors_in_the_results_are_no_candidates(tmp_path, capsys):
     assert found["metrics"][0]["value"] is None
 
 
+@pytest.fixture(scope="module")
+def of_sweep(tmp_path_factory):
+    """What a sweep of a user's models collected: logs that name their anchors by options alone."""
+    folder = tmp_path_factory.mktemp("of_sweep")
+    known = load_registry()
+    for variant, gain in (("base", 0.0), ("relearn-1ep", 0.2)):
+        for at, name in enumerate(("full", "npo", "retain")):
+            log = {"uds": {"agg_value": at / 4 + gain}, "mia_loss": {"agg_value": 0.8 - at / 4}}
+            place = folder / variant / f"my-{name}" / "eval"
+            # an attack leaves other weights
+            weights = planned(resolve(f"demo/{name}", known)).weights if not gain else name
+            made = {"model": {"name": f"my-{name}", "weights": weights}}
+            options = {"full": "my-full", "retain": "my-retain"}
+            put(place / "TOFU_EVAL.json", log)
+            put(place / "manifest.json", {"inputs": made, "options": options})
+    return folder
+
+
+ANCHORED = [
+    [],
+    ["--full", "my-full", "--retain", "my-retain"],
+    ["--full", "demo/full", "--retain", "lensaudit/embedded/retain"],
+]
+
+
+@pytest.mark.parametrize("attack", ["relearn", "quantize"])
+@pytest.mark.parametrize("anchors", ANCHORED)
+def test_results_of_own_models_have_their_own_anchors(tmp_path, of_sweep, attack, anchors):
+    sides = of_sweep / "base", of_sweep / "relearn-1ep"
+    chosen = (*metrics(["uds"]), "--filter", "none", *anchors)
+    assert run(of_results(tmp_path, attack, *sides, *chosen)) == 0
+    found = document(tmp_path, f"robustness-{attack}")
+    assert (found["models"], found["retain"]) == (["my-npo"], "my-retain")
+    assert found["metrics"][0]["n"] == 1
+
+
+@pytest.mark.parametrize("anchors", ANCHORED)
+def test_the_retain_model_of_the_results_is_what_attacks_are_compared_with(
+    tmp_path, of_sweep, anchors
+):
+    pools = "--pool-knows my-full,my-npo --pool-forgot my-retain --metric s_mia_loss"
+    given = ["--results", str(of_sweep / "base"), "--out", str(tmp_path / "out")]
+    assert run(["meta", "faithfulness", *pools.split(), *given, *anchors]) == 0
+    values = {model: row["s_mia_loss"] for model, row in document(tmp_path)["values"].items()}
+    assert values["my-retain"] == 1
+    assert values["my-full"] < values["my-npo"] < 1
+
+
+@pytest.mark.parametrize("anchor", ["full", "retain"])
+def test_an_anchor_that_the_results_lack_is_refused_and_not_fetched(
+    tmp_path, of_sweep, anchor, capsys
+):
+    sides = of_sweep / "base", of_sweep / "relearn-1ep"
+    chosen = (*metrics(["uds"]), "--filter", "none", f"--{anchor}", anchor)
+    assert run(of_results(tmp_path, "quantize", *sides, *chosen)) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    only = "only those of my-full, my-npo, my-retain"
+    assert f"--{anchor} {anchor}: its results are not here, {only}" in line
+
+
 @pytest.mark.parametrize(
     ("attack", "after", "said"),
     [
@@ -423,6 +485,43 @@ def test_models_that_were_not_attacked_or_are_copies_are_refused(
     asked = of_results(tmp_path, attack, tmp_path / "before", tmp_path / "after", *chosen)
     assert run(asked) == (2 if said else 0)
     assert (said or "") in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("asked", "first", "second"),
+    [
+        ("robustness --source m --before a --after b --attack quantize --filter none", 40, 40),
+        ("robustness --source m --before a --after b --attack quantize --filter none", 40, 2),
+        ("faithfulness --pool-knows m --pool-forgot n --results a --results b", 40, 40),
+        ("faithfulness --pool-knows m --pool-forgot n --results a --results b", 40, 2),
+        ("aggregate a b", 40, 40),
+        ("aggregate a b", 40, 2),
+    ],
+)
+def test_results_of_different_rows_are_not_compared(
+    tmp_path, capsys, monkeypatch, asked, first, second
+):
+    monkeypatch.chdir(tmp_path)
+    for folder, limit in (("a", first), ("b", second)):
+        put(tmp_path / folder / "TOFU_EVAL.json", {"extraction_strength": {"agg_value": 0.5}})
+        name = "m" if asked.startswith("robustness") or folder == "a" else "n"
+        made = {"data": {"forget": f"rows{limit}"}, "model": {"name": name, "weights": folder}}
+        put(tmp_path / folder / "manifest.json", {"inputs": made})
+    judged = [] if asked.startswith("aggregate") else ["--metric", "es", "--dry-run"]
+    assert run(["meta", *asked.split(), *judged]) == (0 if first == second else 2)
+    said = capsys.readouterr().err
+    assert ("was asked of other forget rows than es of m in a/TOFU" in said) == (first != second)
+
+
+def test_what_is_measured_now_is_not_compared_with_results_of_other_rows(copied, tmp_path, capsys):
+    made = {"data": {"forget": "others"}, "model": {"name": "demo/idknll"}}
+    put(tmp_path / "given" / "TOFU_EVAL.json", {"extraction_strength": {"agg_value": 0.5}})
+    put(tmp_path / "given" / "manifest.json", {"inputs": made})
+    given = faithfulness(copied, "--results", tmp_path / "given", "--run", names=("es",))
+    before = document(copied)
+    assert run(given) == 2
+    assert "was asked of other forget rows than" in capsys.readouterr().err
+    assert document(copied) == before
 
 
 def test_the_whole_chain_on_published_values(tmp_path, capsys):

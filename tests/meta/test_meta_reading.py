@@ -6,7 +6,14 @@ import pytest
 
 from lensaudit.errors import InputError
 from lensaudit.meta.aggregate import aggregated
-from lensaudit.meta.reading import Values, merged, read_values, values_of, with_s_mia
+from lensaudit.meta.reading import (
+    Values,
+    check_alike,
+    merged,
+    read_values,
+    values_of,
+    with_s_mia,
+)
 
 
 def put(path, content):
@@ -128,6 +135,73 @@ def test_two_models_of_one_name_are_never_one_row(tmp_path, other):
     assert read_values([tmp_path / "b", tmp_path / "c"]).rows["./ckpt"]["logit_lens"] == 0.4
     with pytest.raises(InputError, match=said):
         read_values([tmp_path / "a", tmp_path / "c"])
+
+
+METRICS = {
+    "extraction_strength": "memorization",
+    "retain_Q_A_Prob": "probability",
+    "mia_loss": "membership",
+    "uds": "depth",
+}
+
+
+def measured(folder, metric="extraction_strength", name="m", template="t", **rows):
+    """Values of a log that says what was asked; `annotated` are the patched facts."""
+    place = {"annotated": rows.pop("annotated")} if "annotated" in rows else {}
+    how = {"data": rows, "conditions": {"template": template}, "model": {"name": name}}
+    told = {one: {"family": family} for one, family in METRICS.items()}
+    put(folder / "manifest.json", {"inputs": {**how, **place, "metrics": told}})
+    return read_values([put(folder / "TOFU_EVAL.json", {metric: {"agg_value": 0.5}})])
+
+
+def depth_of(folder, annotated):
+    put(folder / "manifest.json", {"inputs": {"examples": {"hash": annotated}}})
+    return read_values([put(folder / "summary.json", {"source": "m", "uds": 0.5})])
+
+
+def test_values_of_other_rows_or_of_another_template_are_refused(tmp_path):
+    one = measured(tmp_path / "one", forget="f2", retain="r")
+    other = measured(tmp_path / "other", forget="f40", retain="r")
+    said = (
+        f"es of m in {tmp_path}/other/TOFU_EVAL.json was asked of other forget rows than es of m "
+        f"in {tmp_path}/one/TOFU_EVAL.json; wanted the same rows, asked in the same way: "
+        "measure one again with the other's data, --limit and template"
+    )
+    with pytest.raises(InputError) as found:
+        check_alike(["m"], ["es"], one, other)
+    assert str(found.value) == said
+    again = measured(tmp_path / "again", forget="f2", retain="another")
+    check_alike(["m"], ["es"], one, again)
+    chat = measured(tmp_path / "chat", forget="f2", template="chat")
+    with pytest.raises(InputError, match="was asked in another template than"):
+        check_alike(["m"], ["es"], one, chat)
+
+
+def test_only_what_is_compared_must_be_of_the_same_rows(tmp_path):
+    few = measured(tmp_path / "a", forget="f2", retain="r")
+    many = measured(tmp_path / "b", "retain_Q_A_Prob", "n", forget="f40", retain="r")
+    area = measured(tmp_path / "c", "mia_loss", "n", forget="f2", holdout="h")
+    table = merged([few, many, area])
+    check_alike(["m", "n"], ["es", "retain_q_prob", "mia_loss"], table)
+    # another holdout is another attack
+    other = measured(tmp_path / "d", "mia_loss", forget="f2", holdout="h40")
+    with pytest.raises(InputError, match="of other holdout rows"):
+        check_alike(["m", "n"], ["es", "mia_loss"], merged([table, other]))
+    check_alike(["n"], ["mia_loss"], merged([table, other]))
+
+
+def test_a_depth_is_of_its_annotated_rows_whoever_wrote_it(tmp_path):
+    evaluated = measured(tmp_path / "a", "uds", forget="f40", annotated="x")
+    check_alike(["m"], ["uds"], evaluated, depth_of(tmp_path / "b", "x"))
+    with pytest.raises(InputError, match="of other annotated rows"):
+        check_alike(["m"], ["uds"], evaluated, depth_of(tmp_path / "c", "y"))
+
+
+def test_results_that_do_not_say_what_was_asked_stay_possible(tmp_path):
+    ours = measured(tmp_path / "ours", forget="f2")
+    log = put(tmp_path / "theirs" / "TOFU_EVAL.json", {"extraction_strength": {"agg_value": 0.4}})
+    theirs = read_values([log])
+    check_alike(["m", "theirs"], ["es"], ours, theirs, values_of({"m": {"es": 0.1}}))
 
 
 POOL = {

@@ -47,7 +47,13 @@ def targets(*names: str) -> list[Target]:
 
 
 def plan_of(
-    chosen, variants=("base",), conditions=None, data="d", attacks=None, root=Path("nowhere")
+    chosen,
+    variants=("base",),
+    conditions=None,
+    data="d",
+    attacks=None,
+    root=Path("nowhere"),
+    names=None,
 ):
     """A plan of checkpoints, or of some that exist by name only."""
     retain, full = targets("retain", "full")
@@ -59,6 +65,7 @@ def plan_of(
         conditions=conditions or UnitConditions(),
         data=data,
         attacks=attacks or {},
+        names=names or {},
     )
 
 

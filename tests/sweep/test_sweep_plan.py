@@ -13,7 +13,15 @@ from lensaudit.data.embedded import embedded_rows
 from lensaudit.errors import InputError
 from lensaudit.files import make_folder
 from lensaudit.models.registry import ModelSpec, load_registry
-from lensaudit.sweep.plan import Target, UnitConditions, read_plan, relearning_of, target_of
+from lensaudit.sweep.plan import (
+    Target,
+    UnitConditions,
+    names_in,
+    read_plan,
+    relearning_of,
+    target_of,
+    write_plan,
+)
 from lensaudit.sweep.planning import (
     SPAN_TOKENS,
     data_digest,
@@ -122,6 +130,47 @@ def test_two_checkpoints_of_one_name_stay_apart():
     sweep = plan_of(same)
     names = [target.name for target in sweep.targets]
     assert len(set(names)) == 4
+
+
+def own(*placed):
+    """Folders, and what is in them."""
+    return [Target(n, f"/{n}", None, "unlearned", None, True, f"sha:{held}") for n, held in placed]
+
+
+def labels(sweep):
+    return [unit.label for unit in sweep.units][2:]
+
+
+def again(sweep, *placed):
+    """The labels of a plan in the folder of an earlier one, and whether that one's units stay."""
+    later = plan_of(own(*placed), root=sweep.root, names=names_in(sweep.root))
+    write_plan(later)
+    assert read_plan(sweep.root) == later
+    return labels(later), {*sweep.by_id} <= {*later.by_id}
+
+
+def test_a_plan_grows_in_any_order_and_names_stay_where_folders_share_one(tmp_path):
+    sweep = plan_of(own(("npo", "a")), root=tmp_path)
+    write_plan(sweep)
+    grown, kept = again(sweep, ("npo", "b"), ("npo", "a"))
+    assert kept
+    assert grown[1] == "npo"
+    assert grown[0].startswith("npo-")
+    assert again(sweep, ("npo", "a"), ("npo", "b")) == ([*reversed(grown)], True)
+    # a copy of what is planned is no newcomer
+    assert again(sweep, ("npo", "b"), ("alpha", "a"), ("npo", "a")) == (grown, True)
+
+
+def test_a_folder_that_was_renamed_stays_finished_under_its_name(tmp_path):
+    sweep = plan_of(own(("npo", "a"), ("idk", "b")), root=tmp_path)
+    write_plan(sweep)
+    assert again(sweep, ("npo_final", "a"), ("idk", "b")) == (["npo", "idk"], True)
+    # a newcomer does not get the name of another
+    found, _ = again(sweep, ("npo_final", "a"), ("npo", "c"), ("idk", "b"))
+    assert found[0] == "npo"
+    assert found[1].startswith("npo-")
+    with pytest.raises(InputError, match="not in this one: npo, npo-"):
+        write_plan(plan_of(own(("npo", "new"), ("idk", "b")), root=tmp_path))
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,16 @@ from typing import Any
 from lensaudit.doors.export.model import Files
 from lensaudit.errors import InputError
 from lensaudit.files import json_bytes
-from lensaudit.meta.aggregate import aggregated, epoch_of
-from lensaudit.meta.reading import EPOCHS, FLUENCY, SWEEP, UTILITY_PARTS, Values, read_values
+from lensaudit.meta.aggregate import COMPARED, aggregated, epoch_of
+from lensaudit.meta.reading import (
+    EPOCHS,
+    FLUENCY,
+    SWEEP,
+    UTILITY_PARTS,
+    Values,
+    check_alike,
+    read_values,
+)
 from lensaudit.meta.records import FaithfulnessRecord, read_judged
 from lensaudit.models.registry import load_registry
 from lensaudit.results.kinds.meta import Aggregate
@@ -34,12 +42,13 @@ def uds_runs(runs: Sequence[Path]) -> Files:
     """Every model with a value, by epoch; a name without an epoch stands under ep10.
 
     Raises:
-        InputError: no values, or two models of one folder.
+        InputError: no values, two models of one folder, or values of different rows.
     """
     judged = [one for run in runs for one in sorted(run.rglob(JUDGED))]
     # a judgement of results that lie elsewhere has no models of its own
     alone = [run for run in runs if (run / JUDGED).is_file() and not (run / SWEEP).is_dir()]
     values = read_values([run for run in runs if run not in alone])
+    check_alike(values.models, COMPARED, values)
     files: dict[str, bytes] = {}
     rows = {row.model: row for row in aggregated(values)}
     epochs = {epoch_of(model) or EPOCHS[-1] for model in rows if model not in ANCHORS}

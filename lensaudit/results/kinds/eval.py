@@ -185,6 +185,18 @@ class EvaluationResult:
         """Content hash of the model; its name where no manifest says."""
         return model_in(self.manifest, "model").weights or self.source
 
+    def asked(self, *splits: str) -> list[Any]:
+        """Content of rows, and how they were asked; None where another tool's log does not say.
+
+        Args:
+            splits: of the suite; `annotated` are the facts that were patched.
+        """
+        inputs = part(self.manifest, "inputs")
+        return [
+            *((inputs if of == "annotated" else part(inputs, "data")).get(of) for of in splits),
+            part(inputs, "conditions").get("template"),
+        ]
+
     @property
     def summary(self) -> Mapping[str, float | None]:
         """Metric -> value; None where it has none: see `why_not`."""
