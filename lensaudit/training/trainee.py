@@ -227,7 +227,7 @@ def seal_model(
 
 
 def _saved_in(folder: Path, beside: str) -> Iterator[Path]:
-    """The files that a checkpoint or an adapter is saved as, and what is beside it, there or not."""
+    """The files that a checkpoint or an adapter is saved as, and what is beside, there or not."""
     names = (CONFIG, WEIGHTS, MODEL_CONFIG, SINGLE, INDEX, *TOKENIZER_FILES, beside)
     yield from (folder / name for name in names)
     yield from folder.glob("model-[0-9]*-of-[0-9]*.safetensors")
