@@ -367,7 +367,8 @@ def intervening(
     `[batch, pos, n_heads, d_head]`, else `[batch, pos, d_model]`.
 
     Raises:
-        InputError: a layer the model lacks, or a hook point its architecture lacks there.
+        InputError: a layer the model lacks, or a hook point its architecture lacks there; in the
+            pass, an edit that returns no stream of the shape and type of its own.
     """
     check_layers(model, interventions)
     hooks = [
@@ -380,19 +381,29 @@ def intervening(
 
 
 def _hooks(layer: int, intervention: Intervention, component: Component) -> list[tuple[str, Any]]:
-    if component != "resid_mid":
-        return [(hook_name(layer, component), lambda value, hook: intervention(value))]
-    entering: list[Resid] = []
+    def edited(value: Tensor) -> Tensor:
+        made: Any = intervention(value)
+        if not isinstance(made, Tensor) or (made.shape, made.dtype) != (value.shape, value.dtype):
+            raise InputError(
+                f"the intervention at layer {layer} returned "
+                + (
+                    f"{made.dtype} of {tuple(made.shape)}"
+                    if isinstance(made, Tensor)
+                    else f"{made!r:.60}"
+                )
+                + f"; wanted the stream, edited: {value.dtype} of {tuple(value.shape)}"
+            )
+        return made
 
+    if component != "resid_mid":
+        return [(hook_name(layer, component), lambda value, hook: edited(value))]
+    entering: list[Resid] = []
     # hook_resid_mid is the MLP norm's input, past the fork of the skip connection: writing there
     # would leave the stream as it was. So attention's contribution is set to what is missing.
-    def remember(value: Resid, hook: Any) -> None:
-        entering[:] = [value]
-
-    def replace(value: Resid, hook: Any) -> Resid:
-        return intervention(entering[0] + value) - entering[0]
-
-    return [(f"blocks.{layer}.hook_in", remember), (hook_name(layer, "attn"), replace)]
+    return [
+        (f"blocks.{layer}.hook_in", lambda value, hook: entering.append(value)),
+        (hook_name(layer, "attn"), lambda v, hook: edited(entering[-1] + v) - entering.pop()),
+    ]
 
 
 def user_hooks(model: TransformerBridge) -> list[str]:
