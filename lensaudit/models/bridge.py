@@ -113,13 +113,17 @@ def device_of(model: TransformerBridge) -> torch.device:
 
 
 def check_layers(model: TransformerBridge, layers: Iterable[int]) -> None:
-    """Refuse a layer that the model lacks.
+    """Refuse a layer that the model lacks, and what is no whole number.
 
     Raises:
         InputError: names the first.
     """
-    if odd := [layer for layer in layers if not 0 <= layer < n_layers(model)]:
-        raise InputError(f"layer {odd[0]}: the model has layers 0 to {n_layers(model) - 1}")
+    if odd := [
+        layer
+        for layer in layers
+        if not hasattr(layer, "__index__") or layer not in range(n_layers(model))
+    ]:
+        raise InputError(f"layer {odd[0]!r}: the model has layers 0 to {n_layers(model) - 1}")
 
 
 def hook_name(layer: int, component: Component = "resid") -> str:

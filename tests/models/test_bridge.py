@@ -401,8 +401,11 @@ def test_an_edit_that_returns_no_stream_is_refused(tiny, ragged, component, edit
     assert user_hooks(model) == []
 
 
-def test_a_layer_the_model_lacks_is_refused(tiny):
-    with pytest.raises(InputError, match="layers 0 to 2"), intervening(tiny(), {3: torch.relu}):
+@pytest.mark.misuse
+@pytest.mark.parametrize("layer", [3, -1, 1.0, "1"])
+def test_a_layer_the_model_lacks_is_refused(tiny, layer):
+    refused = pytest.raises(InputError, match=f"layer {layer!r}: the model has layers 0 to 2")
+    with refused, intervening(tiny(), {layer: torch.relu}):
         pass
 
 
