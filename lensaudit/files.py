@@ -395,6 +395,10 @@ _MARKS = {
 _REMEDIES = {
     b"PAR": 'for rows of it run: python -c "import datasets; '
     "datasets.Dataset.from_parquet('{0}').to_json('rows.jsonl')\"",
+    b"ARR": 'for rows of it run: python -c "import pandas; '
+    "pandas.read_feather('{0}').to_json('rows.jsonl', orient='records', lines=True)\"",
+    b"\xff\xff\xff": 'for rows of it run: python -c "import datasets; '
+    "datasets.Dataset.from_file('{0}').to_json('rows.jsonl')\"",
     b"PK\x03": "a packed file: unpack it, or save a sheet as CSV in UTF-8",
     b"\x1f\x8b\x08": "packed by gzip and damaged, or no text in UTF-8: unpack it",
     b"": "of Western Windows text make UTF-8 by: "

@@ -181,6 +181,8 @@ def read_project(file: str | Path) -> Project:
         InputError: it cannot be read, or says something that is not understood, all is listed; or
             forget and kept rows would share their annotation.
     """
+    if not isinstance(file, str | os.PathLike):
+        raise InputError(f"read_project: found {file!r:.60}, wanted a project file")
     path = Path(file).expanduser()
     content = read_toml(path)
     problems = [line for key, value in content.items() for line in _problems(key, value)]

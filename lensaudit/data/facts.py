@@ -22,6 +22,7 @@ from lensaudit.groups import (
     normalised,
     own_group,
 )
+from lensaudit.results.reading import place_in
 from lensaudit.settings import Place, Seam
 from lensaudit.text import digest
 
@@ -131,7 +132,7 @@ def load_facts(path: Place) -> list[Fact]:
     Raises:
         InputError: the file cannot be read, or rows are wrong; every problem is counted.
     """
-    rows, problems = read_rows(Path(path))
+    rows, problems = read_rows(Path(place_in("load_facts", path)))
     found = sound_rows(
         rows, str(path), _WANTED, _fact_problems, _fact, problems=problems, facts=True
     )

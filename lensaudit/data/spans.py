@@ -299,15 +299,17 @@ def _as_one_text(
 
 
 def make_batch(encoded: Sequence[Encoded], *, scope: Scope = "span") -> Batch:
-    """Right-pad a few encoded examples; see `Batch`."""
+    """Right-pad a few encoded examples; see `Batch`.
+
+    Raises:
+        InputError: there is no such `scope`.
+    """
     # any id will do: nothing that is read can see a padded position
     tokens, _ = padded_rows([e.token_ids for e in encoded])
-    predict_at = torch.zeros_like(tokens, dtype=torch.bool)
-    patch_at = torch.zeros_like(predict_at)
+    predict_at, patch_at = torch.zeros(2, *tokens.shape, dtype=torch.bool)
     for row, e in enumerate(encoded):
         predict_at[row, e.start : e.end] = True
-        first, last = patched_range(e, scope)
-        patch_at[row, first:last] = True
+        patch_at[row, slice(*patched_range(e, scope))] = True
     return Batch(tuple(e.idx for e in encoded), tokens, predict_at, patch_at)
 
 
@@ -318,6 +320,8 @@ def patched_range(encoded: Encoded, scope: Scope) -> tuple[int, int]:
         "boundary": (encoded.n_prompt - 1, encoded.n_prompt),
         "prefix": (0, encoded.end),
     }
+    if scope not in places:
+        raise InputError(f"scope={scope!r:.40}: wanted one of {', '.join(places)}")
     return places[scope]
 
 

@@ -306,7 +306,13 @@ def _named(name_or_path: str | Path, *, older: bool = False) -> list[Fact]:
             one for one in (path / f"{FORGET10}.jsonl", path / f"{FORGET10}.json") if one.exists()
         ]
         if not files:
-            raise InputError(f"{path}: holds no {FORGET10}.jsonl; {_INSTEAD}")
+            raise InputError(
+                f"{path}: saved by datasets; for rows of it, or of a split's folder, run: "
+                f"python -c \"import datasets; datasets.load_from_disk('{path}')"
+                ".to_json('rows.jsonl')\""
+                if any(path.glob("dataset_*.json"))
+                else f"{path}: holds no {FORGET10}.jsonl; {_INSTEAD}"
+            )
         return annotated(read_values(files[0]), str(files[0]))
     examples = _as_shipped(load_facts(path))
     # annotated rows of forget10 by author, wherever they were read from; others as they are

@@ -14,11 +14,12 @@ from lensaudit.models.bridge import (
     n_layers,
     residuals,
 )
+from lensaudit.models.named import bridged
 from lensaudit.patching.generation import generate, patched_rows
 from lensaudit.patching.options import PATCHED_TOKENS
 from lensaudit.patching.sources import as_patched
 from lensaudit.patching.speech import ends_of
-from lensaudit.settings import LastLayer
+from lensaudit.settings import LastLayer, Place
 
 
 @dataclass(frozen=True)
@@ -31,8 +32,8 @@ class Continuation:
 
 
 def patched_generation(
-    full: TransformerBridge,
-    source: TransformerBridge,
+    full: TransformerBridge | Place,
+    source: TransformerBridge | Place,
     prompt: str,
     *,
     layers: Sequence[int] | None = None,
@@ -45,11 +46,15 @@ def patched_generation(
     it is the unpatched text alone.
 
     Raises:
-        InputError: an empty prompt, a layer the model lacks, or another word for `last_layer`.
+        InputError: no text or an empty one, a layer the model lacks, another word for
+            `last_layer`, or see `load_model`.
     """
     if last_layer not in get_args(LastLayer):
         known = ", ".join(get_args(LastLayer))
         raise InputError(f"patched_generation(last_layer={last_layer!r}): wanted one of {known}")
+    if not isinstance(prompt, str):
+        raise InputError(f"patched_generation: found prompt {prompt!r:.60}, wanted one text")
+    full, source = (bridged(one, "patched_generation") for one in (full, source))
     ids = full.tokenizer(prompt)["input_ids"]
     chosen = list(range(n_layers(full)) if layers is None else layers)
     if not ids:

@@ -81,7 +81,8 @@ def cache_prompts(
     check_hashable(model, name)
     ids = [tuple(model.tokenizer(text)["input_ids"]) for text in texts]
     if not ids or not all(ids):
-        raise InputError(f"{name}: prompt {ids.index(()) if () in ids else 0} holds no token")
+        wanting = f"prompt {ids.index(())} holds no token" if ids else "found no prompt"
+        raise InputError(f"{name}: {wanting}; wanted a text or several")
     longest = max(range(len(ids)), key=lambda at: len(ids[at]))
     if problem := context_of(hf.config).too_long(len(ids[longest])):
         raise InputError(f"{name}: prompt {longest} has {problem}")

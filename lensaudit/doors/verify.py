@@ -21,7 +21,7 @@ from lensaudit.results.kinds.table import record_in
 from lensaudit.results.ledger_check import NAMED_FOR, is_ledger, verify_ledger
 from lensaudit.results.locate import COLLECTED, NAMES, locate
 from lensaudit.results.manifest import BEGUN, MANIFEST, MANIFESTS, mark_of, signed
-from lensaudit.results.reading import json_object
+from lensaudit.results.reading import json_object, place_in
 from lensaudit.text import digest, parse_json
 
 Kind = Literal["result", "pass", "book", "cache", "tensors", "document"]
@@ -59,7 +59,7 @@ def verify(*places: str | Path) -> list[CheckedPlace]:
         InputError: a folder does not exist.
     """
     found: list[CheckedPlace] = []
-    for place in map(Path, places):
+    for place in [Path(place_in("verify", one)) for one in places]:
         if not place.is_dir():
             raise InputError(f"{place}: no such folder; wanted one that a command wrote")
         for at, inner, files in os.walk(place):

@@ -113,13 +113,17 @@ def device_of(model: TransformerBridge) -> torch.device:
 
 
 def check_layers(model: TransformerBridge, layers: Iterable[int]) -> None:
-    """Refuse a layer that the model lacks.
+    """Refuse a layer that the model lacks, and what is no whole number.
 
     Raises:
         InputError: names the first.
     """
-    if odd := [layer for layer in layers if not 0 <= layer < n_layers(model)]:
-        raise InputError(f"layer {odd[0]}: the model has layers 0 to {n_layers(model) - 1}")
+    if odd := [
+        layer
+        for layer in layers
+        if not hasattr(layer, "__index__") or layer not in range(n_layers(model))
+    ]:
+        raise InputError(f"layer {odd[0]!r}: the model has layers 0 to {n_layers(model) - 1}")
 
 
 def hook_name(layer: int, component: Component = "resid") -> str:
@@ -367,7 +371,8 @@ def intervening(
     `[batch, pos, n_heads, d_head]`, else `[batch, pos, d_model]`.
 
     Raises:
-        InputError: a layer the model lacks, or a hook point its architecture lacks there.
+        InputError: a layer the model lacks, or a hook point its architecture lacks there; in the
+            pass, an edit that returns no stream of the shape and type of its own.
     """
     check_layers(model, interventions)
     hooks = [
@@ -380,19 +385,29 @@ def intervening(
 
 
 def _hooks(layer: int, intervention: Intervention, component: Component) -> list[tuple[str, Any]]:
-    if component != "resid_mid":
-        return [(hook_name(layer, component), lambda value, hook: intervention(value))]
-    entering: list[Resid] = []
+    def edited(value: Tensor) -> Tensor:
+        made: Any = intervention(value)
+        if not isinstance(made, Tensor) or (made.shape, made.dtype) != (value.shape, value.dtype):
+            raise InputError(
+                f"the intervention at layer {layer} returned "
+                + (
+                    f"{made.dtype} of {tuple(made.shape)}"
+                    if isinstance(made, Tensor)
+                    else f"{made!r:.60}"
+                )
+                + f"; wanted the stream, edited: {value.dtype} of {tuple(value.shape)}"
+            )
+        return made
 
+    if component != "resid_mid":
+        return [(hook_name(layer, component), lambda value, hook: edited(value))]
+    entering: list[Resid] = []
     # hook_resid_mid is the MLP norm's input, past the fork of the skip connection: writing there
     # would leave the stream as it was. So attention's contribution is set to what is missing.
-    def remember(value: Resid, hook: Any) -> None:
-        entering[:] = [value]
-
-    def replace(value: Resid, hook: Any) -> Resid:
-        return intervention(entering[0] + value) - entering[0]
-
-    return [(f"blocks.{layer}.hook_in", remember), (hook_name(layer, "attn"), replace)]
+    return [
+        (f"blocks.{layer}.hook_in", lambda value, hook: entering.append(value)),
+        (hook_name(layer, "attn"), lambda v, hook: edited(entering[-1] + v) - entering.pop()),
+    ]
 
 
 def user_hooks(model: TransformerBridge) -> list[str]:

@@ -3,7 +3,7 @@
 The engine (`patching.wavefront`) is tested equal to this.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from jaxtyping import Float
@@ -11,7 +11,13 @@ from torch import Tensor
 
 from lensaudit.data.spans import Batch
 from lensaudit.errors import InputError
-from lensaudit.models.bridge import Component, TransformerBridge, intervening, logits_of
+from lensaudit.models.bridge import (
+    Component,
+    TransformerBridge,
+    check_layers,
+    intervening,
+    logits_of,
+)
 from lensaudit.patching.interventions import replace_at
 from lensaudit.scores.depth import LabelScore, label_logprob, span_mean
 
@@ -47,10 +53,11 @@ def patched(
         if head not in heads.tolist():
             raise InputError(f"head={head}: wanted one of 0 to {len(heads) - 1}")
         mask = mask.unsqueeze(-1) & (heads == head)
+    check_layers(full, layers)
     for layer in layers:
         with intervening(full, {layer: replace_at(source[:, layer], mask)}, component=component):
             columns.append(baseline(full, batch, label_score=label_score))
-    return torch.stack(columns, dim=1)
+    return torch.stack(columns, dim=1) if columns else torch.empty(len(mask), 0, device=mask.device)
 
 
 def layer_deltas(
@@ -65,10 +72,15 @@ def layer_deltas(
     """Drop in span log-prob of `full`, nats per token, with `source` patched in at each layer.
 
     Raises:
-        InputError: `source` has other rows or positions than the batch, or `component="head"`
-            lacks its `head`.
+        InputError: `source` has other rows or positions than the batch, `component="head"` lacks
+            its `head`, or the model lacks a layer.
     """
-    given = [layers] if isinstance(layers, int) else layers
-    chosen = range(source.shape[1]) if given is None else given
-    scores = patched(full, source, batch, layers=chosen, component=component, head=head)
-    return baseline(full, batch).unsqueeze(1) - scores
+    chosen = range(source.shape[1]) if layers is None else layers
+    return baseline(full, batch).unsqueeze(1) - patched(
+        full,
+        source,
+        batch,
+        layers=[*chosen] if isinstance(chosen, Iterable) else [chosen],
+        component=component,
+        head=head,
+    )

@@ -81,7 +81,8 @@ class DepthScore:
     """The score of each example, and its evidence."""
 
     uds: Float[Tensor, " batch"]
-    """0 intact, 1 erased to the level of `retain`; NaN where no layer encodes the fact."""
+    """0 intact, 1 erased to the level of `retain`; NaN where no layer encodes the fact, or where s1
+    is not known at a layer."""
     erasure: Float[Tensor, "batch layer"]
     """s2 / s1 clipped to [0, 1]; NaN outside the KE layers."""
     ke: Bool[Tensor, "batch layer"]
@@ -101,7 +102,9 @@ def depth_score(s1: LayerDeltas, s2: LayerDeltas, *, tau: float = TAU) -> DepthS
     Raises:
         InputError: one is no tensor with a row an example and a column a layer.
     """
-    if not (isinstance(s1, Tensor) and isinstance(s2, Tensor) and s1.shape == s2.shape):
+    if not (
+        isinstance(s1, Tensor) and isinstance(s2, Tensor) and s1.shape == s2.shape and s1.ndim == 2
+    ):
         raise InputError(
             f"depth_score({s1!r:.40}, {s2!r:.40}): wanted two tensors of one shape, with a row "
             "per example and a column per layer"
@@ -109,7 +112,7 @@ def depth_score(s1: LayerDeltas, s2: LayerDeltas, *, tau: float = TAU) -> DepthS
     ke = s1 > tau
     erasure = (s2 / s1).clamp(0, 1).where(ke, torch.nan)
     weight = s1.where(ke, 0.0)
-    weighted = (weight * erasure).where(ke, 0.0)
+    weighted = (weight * erasure).where(ke, s1 * 0)  # NaN where s1 is: it could be a KE layer
     uds = weighted.sum(1) / weight.sum(1)  # no KE layer: 0 / 0 = NaN, unscored
     return DepthScore(uds, erasure, ke)
 

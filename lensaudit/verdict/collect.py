@@ -21,7 +21,7 @@ from lensaudit.results.kinds.patch import PatchRun, PatchSummary, rows_hash
 from lensaudit.results.locate import Found, LeftOut, locate
 from lensaudit.results.manifest import mark_of, model_in
 from lensaudit.results.planned import missing_in
-from lensaudit.results.reading import part
+from lensaudit.results.reading import part, place_in
 from lensaudit.results.roles import ModelRole, attacked_ends_in, clash, ends_in, roles_in
 from lensaudit.scores.estimate import UNMEASURED, Estimate
 from lensaudit.settings import COUNTERFACTUAL, Place, path_of
@@ -399,7 +399,12 @@ def verdicts(places: Place | Sequence[Place], calibration: Place | None = None) 
         InputError: a place that yields no view, or a file that is damaged or edited.
     """
     judged = Verdicts(read_calibration(path_of(calibration)))
-    for place in map(Path, [places] if isinstance(places, str | Path) else places):
+    for place in [
+        Path(place_in("verdicts", one))
+        for one in (
+            places if isinstance(places, Iterable) and not isinstance(places, str) else [places]
+        )
+    ]:
         found, missed = locate([place])
         new = [one for one in found if one.path.resolve() not in judged.found]
         for one in new:

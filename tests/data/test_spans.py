@@ -1,3 +1,4 @@
+import inspect
 import json
 import re
 from dataclasses import replace
@@ -295,3 +296,9 @@ def test_buckets_hold_every_example_once_in_order_of_length(ends, size):
     assert sorted(e.idx for bucket in found for e in bucket) == list(range(len(ends)))
     assert [e.end for bucket in found for e in bucket] == sorted(ends)
     assert all(len(bucket) <= size for bucket in found)
+
+
+@pytest.mark.misuse
+def test_an_unknown_scope_is_refused(ragged):
+    with pytest.raises(InputError, match="scope='bad': wanted one of span, boundary, prefix"):
+        inspect.unwrap(make_batch)(ragged, scope="bad")

@@ -200,6 +200,22 @@ def test_a_folder_of_tofu_files_will_do(table, tmp_path, name, lines):
     assert forget_set(str(tmp_path)) == EXAMPLES
 
 
+@pytest.mark.parametrize("saved", ["set", "splits", "stream", "feather"])
+def test_what_arrow_holds_is_told_how_to_become_rows(tmp_path, monkeypatch, saved):
+    rows = datasets.Dataset.from_list([{"question": "Who?", "entity": "Ada"}])
+    place = given = tmp_path / "it"
+    if saved == "feather":
+        rows.to_pandas().to_feather(place)
+    else:
+        whole = datasets.DatasetDict(train=rows) if saved == "splits" else rows
+        whole.save_to_disk(place)
+        given = place / "data-00000-of-00001.arrow" if saved == "stream" else place
+    command = refusal(forget_set, given).partition('python -c "')[2].rstrip('"')
+    monkeypatch.chdir(tmp_path)
+    exec(command.replace(str(place), str(place / "train")) if saved == "splits" else command)
+    assert json.loads((tmp_path / "rows.jsonl").read_text()) == rows[0]
+
+
 def test_a_folder_without_them_a_broken_file_and_no_file_are_refused(table, tmp_path):
     assert "no such file; wanted forget10, demo or" in refusal(forget_set, "forget05")
     assert "holds no forget10.jsonl" in refusal(forget_set, tmp_path)

@@ -145,14 +145,14 @@ def test_records_hold_what_every_eval_ever_asks_for(audited, tmp_path):
     assert told["file_path"] == samples.relative_to(tmp_path).as_posix()
     assert told["checksum"] == hashlib.sha256(samples.read_bytes()).hexdigest()
     assert told["total_rows"] == len(lines)
-    assert re.fullmatch(r"lensaudit/org/npo/\d+", found["evaluation_id"])
+    assert re.fullmatch(r"lensaudit/org/npo/\d+-[0-9a-f]{8}", found["evaluation_id"])
 
 
 def test_a_log_of_another_tool_has_no_hash(tmp_path):
     log = {"forget_Q_A_Prob": {"agg_value": 0.4}}
     cases.write(tmp_path / "theirs" / "TOFU_EVAL.json", log)
     found = record(exported(tmp_path, "eee", tmp_path / "out"))
-    assert found["model_info"]["id"] == "local/theirs"
+    assert re.fullmatch("local/theirs-[0-9a-f]{8}", found["model_info"]["id"])
     assert "weights" not in found["model_info"]["additional_details"]
     details = found["source_metadata"]["additional_details"]
     assert not [name for name in details if name.startswith("hash ")]
@@ -326,6 +326,20 @@ def test_models_do_not_share_a_file(tmp_path):
         files = exported(tmp_path / "r", to, tmp_path / to)
         assert len(files) == len(set(files))
         assert len(files) == {"eee": 4, "junit": 1, "markdown": 1}.get(to, 2)
+
+
+def test_models_of_one_written_name_have_an_id_each(tmp_path):
+    for name in ("mödel", "mädel"):
+        cases.patch_run(tmp_path / "r" / name, f"./{name}", n=4)
+        given = cases.manifest(f"./{name}", examples={"n": 4, "hash": "e" * 32})["inputs"]
+        made.seal(tmp_path / "r" / name, "patch", ["summary.json", "results.jsonl"], **given)
+    # two revisions of a repository have its name, and are two evaluations
+    patched(tmp_path / "r" / "one")
+    patched(tmp_path / "r" / "two", "grad")
+    files = exported(tmp_path / "r", "eee", tmp_path / "out")
+    found = [json.loads(one.read_text()) for one in files if one.suffix == ".json"]
+    assert len({one["model_info"]["id"] for one in found}) == 3
+    assert len({one["evaluation_id"] for one in found}) == len(found) == 4
 
 
 def test_a_damaged_result_is_not_exported(tmp_path):

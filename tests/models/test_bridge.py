@@ -383,8 +383,29 @@ def test_replacing_resid_mid_replaces_what_the_block_returns(tiny, ragged):
     assert out.abs().max() < 1e-5
 
 
-def test_a_layer_the_model_lacks_is_refused(tiny):
-    with pytest.raises(InputError, match="layers 0 to 2"), intervening(tiny(), {3: torch.relu}):
+@pytest.mark.parametrize("component", ["resid", "resid_mid"])
+@pytest.mark.parametrize(
+    ("edit", "found"),
+    [
+        (lambda resid: None, "None"),
+        (lambda resid: resid.double(), "torch.float64 of"),
+        (lambda resid: resid[:, :1], r"torch.float32 of \(5, 1, 32\)"),
+    ],
+    ids=["nothing", "type", "shape"],
+)
+def test_an_edit_that_returns_no_stream_is_refused(tiny, ragged, component, edit, found):
+    model, tokens = tiny(), make_batch(ragged).tokens
+    refused = pytest.raises(InputError, match=f"intervention at layer 1 returned {found}")
+    with refused, intervening(model, {1: edit}, component=component):
+        logits_of(model, tokens)
+    assert user_hooks(model) == []
+
+
+@pytest.mark.misuse
+@pytest.mark.parametrize("layer", [3, -1, 1.0, "1"])
+def test_a_layer_the_model_lacks_is_refused(tiny, layer):
+    refused = pytest.raises(InputError, match=f"layer {layer!r}: the model has layers 0 to 2")
+    with refused, intervening(tiny(), {layer: torch.relu}):
         pass
 
 

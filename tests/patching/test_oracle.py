@@ -1,3 +1,6 @@
+import inspect
+
+import numpy as np
 import pytest
 import torch
 from support.frozen import differences, frozen, patching
@@ -79,6 +82,18 @@ def test_streams_of_other_rows_or_positions_are_refused(tiny, ragged):
     for other in (stack[:1], stack[:, :, :1]):
         with pytest.raises(InputError, match="wanted the rows and positions of this pass"):
             oracle.layer_deltas(model, other, batch)
+
+
+@pytest.mark.misuse
+def test_layers_are_one_several_or_none_of_the_models(tiny, ragged):
+    model, batch = tiny(), make_batch(ragged)
+    stack, deltas = residuals(tiny(1), batch.tokens)[0], inspect.unwrap(oracle.layer_deltas)
+    every = deltas(model, stack, batch)
+    assert torch.equal(deltas(model, stack, batch, layers=np.int64(2)), every[:, 2:])
+    assert deltas(model, stack, batch, layers=[]).shape == (len(ragged), 0)
+    for odd in ([99], -1, 1.5):
+        with pytest.raises(InputError, match="the model has layers 0 to 2"):
+            deltas(model, stack, batch, layers=odd)
 
 
 def test_a_model_that_differs_only_above_a_layer_has_no_delta_below_it(tiny, ragged):

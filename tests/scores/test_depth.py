@@ -1,8 +1,11 @@
+import inspect
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lensaudit.errors import InputError
 from lensaudit.scores.depth import TAU, depth_score, label_logprob, span_logprob
 
 delta = st.floats(-5, 20, allow_nan=False, width=32)
@@ -27,6 +30,17 @@ def test_tau_is_exclusive_and_only_ke_layers_count():
     # layers that were not computed do not matter outside KE
     s1, s2 = torch.tensor([[0.01, 2.0]]), torch.tensor([[float("nan"), 1.0]])
     assert depth_score(s1, s2).uds.tolist() == [0.5]
+
+
+def test_a_layer_that_is_not_known_leaves_its_row_unscored():
+    s1, s2 = torch.tensor([[torch.nan, 1.0], [2.0, 1.0]]), torch.ones(2, 2)
+    assert depth_score(s1, s2).uds.isnan().tolist() == [True, False]
+
+
+@pytest.mark.misuse
+def test_a_row_without_examples_is_refused():
+    with pytest.raises(InputError, match="a row per example and a column per layer"):
+        inspect.unwrap(depth_score)(torch.ones(2), torch.ones(2))
 
 
 @settings(deadline=None, derandomize=True)

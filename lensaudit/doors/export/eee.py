@@ -21,7 +21,10 @@ def eee(models: Sequence[Exported], found: Verdicts, settings: ExportSettings) -
     files = {}
     for one in models:
         stamp = str(int(one.finished.timestamp()))
-        named = {"schema_version": EEE, "evaluation_id": f"lensaudit/{one.name}/{stamp}"}
+        named = {
+            "schema_version": EEE,
+            "evaluation_id": f"lensaudit/{one.name}/{stamp}-{one.digits}",
+        }
         rows = "".join(f"{as_json({**named, **row})}\n" for row in _instances(one)).encode()
         key = sha256(as_json([named, one.said]).encode() + rows).digest()[:16]
         org, _, name = one.name.partition("/")

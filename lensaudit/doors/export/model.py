@@ -78,13 +78,18 @@ class Exported:
 
     model: Model
     name: str
-    """As the Hub would call it: a folder is `local/` and its own name."""
+    """As the Hub would call it: a folder is `local/`, its own name and its digits."""
     readings: Sequence[Measure]
     facts: Sequence[ScoredFact]
     hashes: Mapping[str, str]
     versions: Mapping[str, str]
     finished: datetime
     """When the latest of its results was."""
+
+    @property
+    def digits(self) -> str:
+        """Tells its weights from others of one name."""
+        return _digits(self.model)
 
     @property
     def scored(self) -> list[Measure]:
@@ -142,13 +147,17 @@ def exported(model: Model, located: Sequence[Found]) -> Exported:
         readings.insert(0, Measure(*named, False, 0.0, 1.0, "proportion", rows))
     return Exported(
         model,
-        repo if HUB_NAME.fullmatch(repo) else f"local/{slug(model.source)}",
+        repo if HUB_NAME.fullmatch(repo) else f"local/{slug(model.source)}-{_digits(model)}",
         readings,
         _facts(run, own),
         hashes,
         {key: str(value) for one in made.values() for key, value in part(one, "versions").items()},
         max(times, default=datetime.fromtimestamp(0).astimezone()),
     )
+
+
+def _digits(model: Model) -> str:
+    return digest(model.weights)[:8]
 
 
 def _held(view: View) -> Measure:
@@ -229,7 +238,7 @@ def names_of(models: Sequence[Exported]) -> list[str]:
     """A folder for each of several models, none for one."""
     if len(models) == 1:
         return [""]
-    return [f"{slug(one.model.source)}-{digest(one.model.weights)[:8]}/" for one in models]
+    return [f"{slug(one.model.source)}-{one.digits}/" for one in models]
 
 
 def as_json(value: Any) -> str:
