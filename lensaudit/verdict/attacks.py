@@ -266,8 +266,7 @@ def _digits(value: float | None) -> str:
 def _rtt(one: RttRecord, nulls: Calibration) -> list[View]:
     held = one.main.recovery_adjusted or UNMEASURED
     if held.value is None:
-        why = held.why or "no model that never knew was retrained"
-        return [View("rtt", None, why=why)]
+        return [View("rtt", None, why=held.why or "no model that never knew was retrained")]
     gate, null = one.gate, nulls.get("rtt")
     chance = null and null.chance(held)
     # an earlier version did not say it: an interval wants so many authors
@@ -321,12 +320,11 @@ def _relearn(one: RelearnRecord, nulls: Calibration) -> list[View]:
     shifts = one.shifts
     ends = [(of.before.get("prob"), of.after.get("prob")) for of in (shifts[0], shifts[-1])]
     added = [after - before for before, after in ends if before is not None and after is not None]
-    view = View("relearn_gain", None, why="what one pass adds to retain is not known")
-    if len(shifts) > 1 and len(added) > 1:
-        gain = Estimate(added[0] - added[1], why="one run of each model: no interval")
-        shown = f"one pass adds {added[0]:+.2f}, to retain {added[1]:+.2f}"
-        view = View("relearn_gain", None, shown, why=gain.why, number=gain)
-    return [view]
+    if len(shifts) < 2 or len(added) < 2:
+        return [View("relearn_gain", None, why="what one pass adds to retain is not known")]
+    gain = Estimate(added[0] - added[1], why="one run of each model: no interval")
+    shown = f"one pass adds {added[0]:+.2f}, to retain {added[1]:+.2f}"
+    return [View("relearn_gain", None, shown, why=gain.why, number=gain)]
 
 
 def _directions(one: DirectionsRecord, nulls: Calibration) -> list[View]:

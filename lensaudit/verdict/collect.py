@@ -273,8 +273,7 @@ def spoken(one: Found) -> Iterator[tuple[Any, str, Path]]:
     # a table of another tool has no intervals
     if one.kind in ("patch", *VIEWS) and one.path.suffix != ".csv":
         for said in one.record if isinstance(one.record, list) else [one.record]:
-            own = isinstance(said, PatchRun | EvaluationResult)
-            weights = said.weights if own else weights_in(one.manifest or {}, said.source)
+            weights = getattr(said, "weights", "") or weights_in(one.manifest or {}, said.source)
             yield said, weights, one.path.parent
 
 
@@ -305,17 +304,20 @@ class Verdicts:
         told += [(run, run.weights, run.folder)] if run else spoken(one)
         self.found[one.path.resolve()] = one
         self._told += told
-        self._take_ends(made)
+        ends, views_of = ends_in(made), VIEWS.get(one.kind)
+        self._ends |= {end.weights: end.role for end in ends}
+        self._named_ends |= {end.name: end.role for end in ends}
+        self._attacked |= {*attacked_ends_in(made)}
         # exact match has no view
-        exact = one.kind == "patch" and told[0][0].score == "em"
-        if exact or not told or self._clashes(one.path.parent, made):
+        viewed = told and (views_of or told[0][0].score != "em")
+        if not viewed or self._clashes(one.path.parent, made):
             return 0
         for said, weights, folder in told:
             known = self._models.setdefault(weights, Model(said.source, weights, self.nulls))
             known.folders.append(folder)
             known.runs += [said] if one.kind == "patch" else []
             known.evals += [said] if one.kind == "eval" else []
-            if views_of := VIEWS.get(one.kind):
+            if views_of:
                 facts = facts_in(made, one.record, one.path)
                 known.beside.append(Beside(views_of(said, self.nulls), facts))
         return len(told)
@@ -324,12 +326,6 @@ class Verdicts:
     def called(self) -> Called:
         """What each model is called by all that was taken."""
         return names_of(self._told)
-
-    def _take_ends(self, manifest: Mapping[str, Any]) -> None:
-        ends = ends_in(manifest)
-        self._ends |= {one.weights: one.role for one in ends}
-        self._named_ends |= {one.name: one.role for one in ends}
-        self._attacked |= {*attacked_ends_in(manifest)}
 
     def end(self, weights: str, name: str) -> ModelRole | None:
         """Role of the model as an end of a scale; None: it is audited.
@@ -412,9 +408,13 @@ class Verdicts:
 
         Args:
             folder: of the run.
-            weights: of a run without a retain model: all that is known of its model is found.
+            weights: of a run that no verdict is made of: all that is known of its model is found.
         """
-        alone = ((one, one.judged[0]) for one in self.models if one.weights == weights)
+        alone = (
+            (one, one.judged[0])
+            for one in self.models
+            if one.weights == weights or folder.resolve() in map(Path.resolve, one.folders)
+        )
         return self._by_run.get(folder.resolve()) or next(alone, (None, None))
 
     @cached_property
@@ -442,10 +442,12 @@ def verdicts(places: Place | Sequence[Place], calibration: Place | None = None) 
             raise InputError(
                 f"{place}: holds no result that a verdict can be made from{why}; {WANTED}"
             )
-        judged.left_out += missed
         judged.left_out += [
-            LeftOut(str(file), f"{unit} has no result: {why}", unfinished=True)
-            for file, unit, why in missing_in([place])
+            *missed,
+            *(
+                LeftOut(str(file), f"{unit} has no result: {why}", unfinished=True)
+                for file, unit, why in missing_in([place])
+            ),
         ]
     judged.left_out += judged.held_to
     return judged
