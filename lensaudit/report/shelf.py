@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import combinations, count, zip_longest
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from lensaudit.results.kinds.eval import EvaluationResult, MetricResult
 from lensaudit.results.kinds.meta import Aggregate
 from lensaudit.results.kinds.patch import PatchRun, rows_hash
 from lensaudit.results.manifest import MANIFEST, signed_object
+from lensaudit.results.owner import short_name
 from lensaudit.results.reading import part
 from lensaudit.results.sentences import by_rule
 from lensaudit.scores.estimate import Estimate
@@ -211,14 +212,13 @@ def method_in(folder: Path) -> str | None:
 
 
 def labels(names: Iterable[str]) -> dict[str, str]:
-    """Short names for a table: a folder's last part, where that is not ambiguous.
+    """Short names for a table: a folder's or adapter's last part, where that is not ambiguous.
 
     >>> labels(["demo/npo", "runs/a/npo", "/data/b", "/data/full"])["/data/b"]
     'b'
     """
     known = list(dict.fromkeys(names))
-    last = {name: PurePath(name).name for name in known if name[:1] in ("/", ".", "~")}
-    taken = [last.get(name, name) for name in known]
+    taken = [short_name(name) for name in known]
     return {
         name: short if taken.count(short) == 1 else name
         for name, short in zip(known, taken, strict=True)
