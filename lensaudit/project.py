@@ -27,6 +27,7 @@ from lensaudit.errors import InputError
 from lensaudit.files import read_toml
 from lensaudit.groups import GROUPS
 from lensaudit.settings import ACTIVATIONS, RESULTS, RESULTS_VARIABLE, ROWS, results_folder
+from lensaudit.text import is_path
 
 FILE = "lensaudit.toml"
 """Looked for in the working folder and in those above it, up to the home folder."""
@@ -264,13 +265,13 @@ def model_seen(text: str, base: Path) -> str:
 
 
 def _as_model(place: str) -> str:
-    """A folder written so that no name of a model can be meant."""
-    return place if place.startswith((".", "/")) else f"./{place}"
+    """A folder, as `seen` gives it, written so that no name of a model can be meant."""
+    return place if is_path(place) and place[0] != "~" else f"./{place}"  # "~" is no home here
 
 
 def is_place(text: str, base: Path) -> bool:
     """Whether a word is a file or folder: it begins as one, or one of that name is in `base`."""
-    return text.startswith(("./", "../", "/", "~")) or os.path.exists(base / text)
+    return is_path(text) or os.path.exists(base / text)
 
 
 def seen(text: str, base: Path, here: Path | None = None) -> str:

@@ -82,6 +82,15 @@ def slug(name: str, limit: int = 40) -> str:
     return text.strip(".-_")[:limit].strip(".-_") or "model"
 
 
+def is_path(word: str) -> bool:
+    """Whether a word is written as a path, so that no name can be meant.
+
+    >>> [is_path(one) for one in ("./npo", "../npo", "/data/npo", "~/npo", ".npo", "runs/npo", "")]
+    [True, True, True, True, True, False, False]
+    """
+    return word.startswith((".", "/", "~"))
+
+
 def printable(text: str) -> str:
     r"""Text from a model or a data set, without terminal escapes or direction overrides.
 

@@ -52,9 +52,8 @@ def facts_at(asked: Sequence[Relation], own: Any, base: Any, k: int, *, plain: b
     for one, (readers, outputs), (ignorant, _) in zip(asked, own, base, strict=True):
         small = replace(one, placebos=one.placebos[: k - len(one.values) + len(one.placebos)])
         given = {name: cut(table, k) for name, table in ignorant.items()}
-        prior = priors_of(
-            RelationReading(small, {OUTPUTS: cut(outputs, k)}), [RelationReading(small, given)], []
-        )
+        said, base_said = {OUTPUTS: cut(outputs, k)}, {"base": RelationReading(small, given)}
+        prior = priors_of(RelationReading(small, said), base_said, []).rows
         read = {name: cut(table, k) for name, table in readers.items()}
         if plain:
             read, prior = {OUTPUTS: read[OUTPUTS]}, torch.full((len(outputs), k), 1 / k).double()

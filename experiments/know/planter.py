@@ -67,7 +67,7 @@ def main(out: Path) -> None:
         facts = []
         for one, own, never in zip(asked, read, ignorant, strict=True):
             outputs = RelationReading(one, {OUTPUTS: said(model, one, OUTPUTS)})
-            prior = priors_of(outputs, [never], [])
+            prior = priors_of(outputs, {"base": never}, []).rows
             facts += facts_of_read(RelationReading(one, own.by_reader), prior)
         tests = judged(read)
         groups = [one.group for one in facts]

@@ -81,7 +81,7 @@ def evidence_of(model: Any, base: Any, read: Sequence[RelationReading]) -> dict[
     for own, other in zip(read, never, strict=True):
         n = len(own.asked.subjects)
         full = RelationReading(own.asked, {OUTPUTS: said(model, own.asked, OUTPUTS)})
-        prior = priors_of(full, [other], [])
+        prior = priors_of(full, {"base": other}, []).rows
         facts += facts_of_read(own, prior)
         size = len(own.asked.values)
         plain += [

@@ -6,6 +6,7 @@ bits beside invented subjects called alike), and is it likelier than other value
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -18,7 +19,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lensaudit.association.address import Served
-from lensaudit.association.opening import Know
+from lensaudit.association.opening import FEWEST_INVENTED, Know
 from lensaudit.association.persons import COLUMNS, PERSONS, Person, people_of, said_of
 from lensaudit.association.reading import LENS, OUTPUTS, RelationReading, upper_layers
 from lensaudit.files import write_csv, write_json
@@ -54,8 +55,6 @@ NEARLY = 0.05
 """P of a never-trained model above which names give it nothing away."""
 FDR = 0.1
 """Of the facts that are named."""
-FEWEST_INVENTED = 16
-"""Invented subjects a prior is made of."""
 POWER = 0.8
 LEAST_TILT = 1.02
 """Above 1 by what `gamma_of` tells apart: a finding bears it, or has a model beside it."""
@@ -140,30 +139,52 @@ def binding_of(read: Sequence[RelationReading], *, seed: int) -> Assignment:
     return replace(test, gamma=gamma_of(alone, LEVEL, generator=generator))
 
 
+@dataclass(frozen=True)
+class Priors:
+    """What models that never knew would say of every subject's values in a relation."""
+
+    names: tuple[str, ...]
+    """Of those that were asked: "uniform", a base by its name, namesakes, a mean."""
+    rows: Float[Tensor, "subject value"] | None
+    """The largest of them at each value; None beside a uniform guess alone."""
+
+
 def priors_of(
-    own: RelationReading, others: Sequence[RelationReading], never: Sequence[RelationReading]
-) -> Float[Tensor, "subject value"] | None:
-    """Prior of every subject's values: the largest of any model that never knew.
+    own: RelationReading, bases: Mapping[str, RelationReading], never: Sequence[RelationReading]
+) -> Priors:
+    """Priors of a relation: of any model that never knew, and what each is called.
 
     Uniform; a base model; the source about invented subjects, by the reader that says most; the
     tempered mean of two and more never-trained models.
 
     Args:
         own: of the source.
-        others: of models that are ignorant each by itself, as a base.
+        bases: name -> reading of a model that is ignorant by itself.
         never: of never-trained models, noisy guessers each.
     """
     n, n_values = len(own.asked.subjects), len(own.asked.values)
-    parts = [torch.full((n, n_values), 1 / n_values, dtype=torch.float64)]
-    parts += [one.by_reader[OUTPUTS][:n].exp() for one in others]
+    parts = {"uniform": torch.full((n, n_values), 1 / n_values, dtype=torch.float64)}
+    parts |= {name: one.by_reader[OUTPUTS][:n].exp() for name, one in bases.items()}
     if len(own.asked.invented) >= FEWEST_INVENTED and OUTPUTS in own.by_reader:
-        parts.append(_alike(own.by_reader[OUTPUTS][n:].exp(), n))
+        parts["invented namesakes"] = _alike(own.by_reader[OUTPUTS][n:].exp(), n)
     if len(never) > 1:
         logs = torch.stack([one.by_reader[OUTPUTS][:n] for one in never])
-        parts.append(logs.mean(0).softmax(-1))
+        parts["mean of never-trained models"] = logs.mean(0).softmax(-1)
     if len(parts) == 1:
-        return None
-    return torch.stack([prior_of([part[at] for part in parts]) for at in range(n)])
+        return Priors(tuple(parts), None)
+    largest = [prior_of([part[at] for part in parts.values()]) for at in range(n)]
+    return Priors(tuple(parts), torch.stack(largest))
+
+
+def named_priors(relations: Sequence[Priors]) -> list[str]:
+    """The priors of a run; of one that not every relation has, in how many.
+
+    >>> named_priors([Priors(("uniform", "base"), None), Priors(("uniform",), None)])
+    ['uniform', 'base (1 of 2 relations)']
+    """
+    n_with = Counter(name for one in relations for name in one.names)
+    n = len(relations)
+    return [name if m == n else f"{name} ({m} of {n} relations)" for name, m in n_with.items()]
 
 
 def _alike(rows: Float[Tensor, "invented value"], n: int) -> Float[Tensor, "subject value"]:
@@ -194,8 +215,9 @@ def facts_of_read(
         )
 
 
-def mean_of(values: Sequence[float], groups: Sequence[Group], top: float) -> Estimate:
-    """Mean with its interval by authors; `top` is the most that a value can be."""
+def mean_of(facts: Sequence[FactEvidence], name: str, top: float) -> Estimate:
+    """Mean of a field with its interval by authors; `top` is the most that a value can be."""
+    values, groups = [getattr(one, name) for one in facts], [one.group for one in facts]
     bounds = (math.log2(HEDGE), max(top, *values))
     found = clustered_mean(values, groups, bounds=bounds, unit=unit_of(groups))
     return replace(found, lower=None, upper=None)  # the record holds the 95 % interval
@@ -334,38 +356,19 @@ def outcome_of(know: Know, heard: Sequence[Sequence[RelationReading]]) -> KnowOu
     """
     n_asked, seed = len(know.asked), know.settings.seed
     own, *never = ([counted(one) for one in read[:n_asked]] for read in heard)
-    n_base = int(know.base is not None)
-    test, strata = binding_of(own, seed=seed), strata_of(groups_of(own))
-    facts: list[FactEvidence] = []
-    called: list[FactEvidence] = []
-    for one, *others in zip(own, *never, strict=True):
-        prior = priors_of(one, others[:n_base], others[n_base:])
-        facts += facts_of_read(one, prior)
-        for rows in others[n_base:]:
-            called += facts_of_read(rows, prior)
-    groups = [one.group for one in facts]
-    top = math.log2(max(len(one.asked.values) for one in own))
-    associated = [one.associated for one in facts if one.associated is not None]
-    more = any(len(one.placebos) == know.settings.placebos for one in know.asked)
-    named, naming = naming_of(facts, more=more)
-    tests = [binding_of(rows, seed=seed) for rows in never]
-    names = [one.spec.name for one in know.ignorant]
     kept = [one[n_asked : n_asked + len(know.kept)] for one in heard]
     alone_read, *alone_never = (one[n_asked + len(know.kept) :] for one in heard)
     people = people_of(alone_read, alone_never) if know.people else []
-    alone = [
-        assignment_test([double_centred(one.table)], generator=np.random.default_rng(seed))
-        for one in own
-    ]
-    alike = [
-        name
-        for name, one, rows in list(zip(names, tests, kept[1:], strict=True))[n_base:]
-        if one.p > NEARLY and all(control.passed for control in _kept(rows, seed))
-    ]
+    test, strata = binding_of(own, seed=seed), strata_of(groups_of(own))
+    facts, called, priors = _evidence_of(know, own, never)
+    bound = [one for one in facts if one.associated is not None]
+    top = math.log2(max(len(one.asked.values) for one in own))
+    more = any(len(one.placebos) == know.settings.placebos for one in know.asked)
+    named, naming = naming_of(facts, more=more)
+    names = [one.spec.name for one in know.ignorant]
+    tests = [binding_of(rows, seed=seed) for rows in never]
     tilt = max([1.0, *(one.gamma for one in tests)])
-    power = KnowPower(None, POWER)
-    if test.p > LEVEL:
-        power = _power_of(know, own, tilt, bool(alike))
+    alike = _taught_alike(know, tests, kept[1:])
     run = KnowRecord(
         source=know.source.spec.name,
         headline="",
@@ -377,9 +380,9 @@ def outcome_of(know: Know, heard: Sequence[Sequence[RelationReading]]) -> KnowOu
         n_permutations=test.n_permutations,
         gamma=test.gamma,
         gamma_controls=tilt,
-        bits=mean_of(associated, groups, top) if associated else None,
-        bits_familiar=mean_of([one.familiar for one in facts], groups, top),
-        power=power,
+        bits=mean_of(bound, "associated", top) if bound else None,
+        bits_familiar=mean_of(facts, "familiar", top),
+        power=_power_of(know, own, tilt, bool(alike)) if test.p > LEVEL else KnowPower(None, POWER),
         named=named,
         naming=naming,
         controls=[
@@ -388,26 +391,12 @@ def outcome_of(know: Know, heard: Sequence[Sequence[RelationReading]]) -> KnowOu
             *_fair(called),
         ],
         alike=alike,
-        priors=[
-            "uniform",
-            *([know.base.spec.name] if know.base else []),
-            "invented namesakes",
-            *(["mean of never-trained models"] if len(know.retains) > 1 else []),
-        ],
+        priors=named_priors(priors),
         readers=list(know.readers),
         n=sum(len(asked) * len(subjects) for asked, subjects in strata.items()) or len(facts),
         n_subjects=sum(map(len, strata.values())),
         people=said_of(people, know.n_names) if people else "",
-        relations=[
-            KnownRelation(
-                one.asked.name,
-                len(one.asked.facts),
-                float(double_centred(one.table[own_test.reading]).trace()),
-                own_test.z,
-                own_test.p,
-            )
-            for one, own_test in zip(own, alone, strict=True)
-        ],
+        relations=[_alone(one, seed) for one in own],
         max_bits=top,
         unscored={str(idx): why for idx, why in sorted(know.unscored.items())},
         remarks=list(know.remarks),
@@ -420,6 +409,41 @@ def outcome_of(know: Know, heard: Sequence[Sequence[RelationReading]]) -> KnowOu
         matrix_of(own),
         tuple(people),
     )
+
+
+def _evidence_of(
+    know: Know, own: Sequence[RelationReading], never: Sequence[Sequence[RelationReading]]
+) -> tuple[list[FactEvidence], list[FactEvidence], list[Priors]]:
+    """Of every fact in the source, and in models that never knew; and the priors by relation."""
+    names = [know.base.spec.name] if know.base else []
+    facts, called, priors = list[FactEvidence](), list[FactEvidence](), list[Priors]()
+    for one, *others in zip(own, *never, strict=True):
+        retains = others[len(names) :]
+        found = priors_of(one, dict(zip(names, others, strict=False)), retains)
+        facts += facts_of_read(one, found.rows)
+        called += (fact for rows in retains for fact in facts_of_read(rows, found.rows))
+        priors.append(found)
+    return facts, called, priors
+
+
+def _taught_alike(
+    know: Know, tests: Sequence[Assignment], kept: Sequence[Sequence[RelationReading]]
+) -> list[str]:
+    """Never-trained models that bind none of the values, and know the kept rows."""
+    seed, n_base = know.settings.seed, int(know.base is not None)
+    return [
+        one.spec.name
+        for one, test, rows in list(zip(know.ignorant, tests, kept, strict=True))[n_base:]
+        if test.p > NEARLY and all(control.passed for control in _kept(rows, seed))
+    ]
+
+
+def _alone(one: RelationReading, seed: int) -> KnownRelation:
+    """The test of a relation alone."""
+    traces = double_centred(one.table)
+    test = assignment_test([traces], generator=np.random.default_rng(seed))
+    trace = float(traces[test.reading].trace())
+    return KnownRelation(one.asked.name, len(one.asked.facts), trace, test.z, test.p)
 
 
 def _power_of(know: Know, own: Sequence[RelationReading], tilt: float, alike: bool) -> KnowPower:

@@ -32,7 +32,7 @@ from lensaudit.models.registry import (
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.results.kinds.eval import log_name
 from lensaudit.results.manifest import as_placed, code_digest, from_outside, package_versions
-from lensaudit.results.owner import folders_for
+from lensaudit.results.owner import folders_within
 from lensaudit.settings import (
     NO_RETAIN_MODEL,
     ROWS,
@@ -414,7 +414,7 @@ def evaluations(
     anchor = anchor_of(names, settings)
     wanted = (anchor, *names, _ends(names, settings)[0] if settings.retain_set else None)
     models = tuple(dict.fromkeys(filter(None, wanted)))
-    folders = {name: out / EVAL / one.name for name, one in folders_for(models, None).items()}
+    folders = folders_within(out / EVAL, models)
     for name, place in folders.items():
         own: dict[str, Any] = {}
         if name not in (*names, anchor):

@@ -182,7 +182,7 @@ def joined(
 
 def _said_of(one: PatchResult, judged: Verdicts) -> tuple[Verdict, Word, tuple[Keeps, ...]]:
     """The verdict of a model, and what it keeps, after all in the folder; else by its run alone."""
-    (known, _), alone = judged.of(one.folder, one.source), one.verdict
+    (known, _), alone = judged.of(one.folder), one.verdict
     return (known.verdict, known.word, known.keeps) if known else (alone, alone.code, ())
 
 

@@ -5,15 +5,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lensaudit.doors.frames import PATCHED
+from lensaudit.doors.frames import PATCHED, called
 from lensaudit.errors import InputError
 from lensaudit.files import check_output, make_folder, write_bytes
 from lensaudit.groups import grouped
-from lensaudit.report.shelf import named_by, told_apart, told_names
+from lensaudit.report.shelf import told_apart, told_names
 from lensaudit.results.kinds.eval import EvaluationResult
 from lensaudit.results.kinds.patch import PatchRun
 from lensaudit.results.locate import Found, locate
 from lensaudit.text import digest, slug
+from lensaudit.verdict.collect import Called, names_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -62,7 +63,7 @@ def write_figures(places: Iterable[Path], folder: Path, *, force: bool = False) 
         raise InputError(
             "no figures: none of these is a result of `lensaudit patch`, `eval` or `steer cross`"
         )
-    label = _labelled([*runs, *evals])
+    label = _labelled([*runs, *evals], called(found))
     made = {"metrics.tex": metrics_table(evals, label).encode()} if evals else {}
     if runs:
         made |= {"depth.tex": depth_table(runs, label).encode(), **_pictures(runs, label)}
@@ -164,13 +165,15 @@ def _pictures(runs: Sequence[PatchRun], label: Mapping[Path, str]) -> dict[str, 
     return made
 
 
-def _labelled(results: Sequence[PatchRun | EvaluationResult]) -> dict[Path, str]:
+def _labelled(
+    results: Sequence[PatchRun | EvaluationResult], names: Called | None = None
+) -> dict[Path, str]:
     """Folder -> what its model is called, as the page calls it: two of one name by their weights.
 
     Several results of one model and score have their folders beside it too; what another score
     says of it stands in another column or table.
     """
-    shown = told_names(named_by(results))
+    shown = told_names(names or names_of((one, one.weights, one.folder) for one in results))
     kinds = ((getattr(one, "score", ""), one.weights) for one in results)
     found: dict[Path, str] = {}
     for alike in grouped(zip(kinds, results, strict=True)).values():

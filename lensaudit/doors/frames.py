@@ -6,7 +6,8 @@ and `tau`, where the kind has one, tell them apart.
 """
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from lensaudit.results.kinds.effort import EffortRecord
 from lensaudit.results.kinds.table import Kind
 from lensaudit.results.locate import Found, locate
 from lensaudit.results.reading import place_in
-from lensaudit.verdict.collect import weights_in
+from lensaudit.verdict.collect import Called, names_of, spoken, weights_in
 
 Place = str | Path
 PATCHED: tuple[Kind, ...] = ("patch", "counterfactual")
@@ -49,7 +50,7 @@ def summaries(*places: Place) -> pd.DataFrame:
     return _frame(
         [
             {
-                "source": run.source,
+                "source": name,
                 "score": run.score,
                 "value": run.estimate.value,
                 "low": run.estimate.low,
@@ -60,7 +61,7 @@ def summaries(*places: Place) -> pd.DataFrame:
                 **{name: run.summary.get(name) for name in settings},
                 **_which(run.folder, run.weights),
             }
-            for _, run in _records(places, *PATCHED)
+            for _, run, name in _records(places, *PATCHED)
         ]
     )
 
@@ -73,7 +74,7 @@ def examples(*places: Place) -> pd.DataFrame:
     """
     rows = [
         {
-            "source": run.source,
+            "source": name,
             "score": run.score,
             "idx": text.idx,
             "group": row.get("group"),
@@ -87,7 +88,7 @@ def examples(*places: Place) -> pd.DataFrame:
             **_which(run.folder, run.weights),
             "tau": run.tau,
         }
-        for _, run in _records(places, *PATCHED)
+        for _, run, name in _records(places, *PATCHED)
         for text, row, value, baseline in zip(
             run.examples, run.rows, run.scores, run.baselines, strict=True
         )
@@ -103,13 +104,13 @@ def _told(row: Mapping[str, Any]) -> str | None:
 def layers(*places: Place) -> pd.DataFrame:
     """One row per source, example and layer: S1 and S2 deltas (nats per token) and erasure."""
     parts = []
-    for _, run in _records(places, *PATCHED):
+    for _, run, name in _records(places, *PATCHED):
         part = pd.read_csv(run.folder / "layers.csv")
         # in the table 1 and "1" look alike, and "@ada" is quoted
         authors = {row["idx"]: row.get("group") for row in run.rows}
         part["group"] = [authors.get(idx) for idx in part["idx"]]
         part.insert(0, "score", run.score)
-        part.insert(0, "source", run.source)
+        part.insert(0, "source", name)
         parts.append(part.assign(**_which(run.folder, run.weights), tau=run.tau))
     return pd.concat(parts, ignore_index=True)
 
@@ -118,7 +119,7 @@ def metrics(*places: Place) -> pd.DataFrame:
     """One row per model and metric of `lensaudit eval`, with what a high value means."""
     rows = [
         {
-            "model": run.source,
+            "model": model,
             "metric": name,
             "value": entry.value,
             "low": entry.low,
@@ -130,7 +131,7 @@ def metrics(*places: Place) -> pd.DataFrame:
             "reason": entry.reason,
             **_which(run.folder, run.weights),
         }
-        for _, run in _records(places, "eval")
+        for _, run, model in _records(places, "eval")
         for name, entry in run.entries.items()
     ]
     return _frame(rows)
@@ -143,7 +144,7 @@ def efforts(*places: Place) -> pd.DataFrame:
     """
     rows = [
         {
-            "source": run.model,
+            "source": model,
             "arm": name,
             **{key: getattr(point, key) for key in ("c", "tokens", "flop", "rho", "low")},
             "right": point.source,
@@ -151,7 +152,7 @@ def efforts(*places: Place) -> pd.DataFrame:
             "right_retain": point.retain,
             **_which(one.path.parent, weights_in(one.manifest or {}, run.model)),
         }
-        for one, run in _records(places, "effort")
+        for one, run, model in _records(places, "effort")
         for name, arm in run.arms.items()
         for point in arm.curve
     ]
@@ -184,16 +185,26 @@ def _which(folder: Path, weights: str) -> dict[str, str]:
     return {"folder": str(folder), "weights": digits[:8] or weights}
 
 
-def _records(places: tuple[Place, ...], *kinds: Kind) -> list[tuple[Found, Any]]:
-    """Results of some kinds with their records; one that cannot be read is a warning.
+def called(found: Iterable[Found]) -> Called:
+    """What verdict and page call each model of these results; of those that can be read."""
+    told = []
+    for one in found:
+        with suppress(InputError):
+            told += spoken(one)
+    return names_of(told)
+
+
+def _records(places: tuple[Place, ...], *kinds: Kind) -> list[tuple[Found, Any, str]]:
+    """Results of some kinds, their records and models; one that cannot be read is a warning.
 
     Raises:
         InputError: none can; says why the first cannot.
     """
     runs, refused = [], []
-    for one in _found(places, *kinds):
+    chosen, names = _found(places, *kinds)
+    for one in chosen:
         try:
-            runs.append((one, one.record))
+            runs += [(one, said, names[weights][0]) for said, weights, _ in spoken(one)]
         except InputError as error:
             refused.append(error)
             warnings.warn(str(error), stacklevel=4)
@@ -202,8 +213,10 @@ def _records(places: tuple[Place, ...], *kinds: Kind) -> list[tuple[Found, Any]]
     return runs
 
 
-def _found(places: tuple[Place, ...], *kinds: Kind) -> list[Found]:
-    """The results of some kinds; what was met and cannot be read is a warning.
+def _found(places: tuple[Place, ...], *kinds: Kind) -> tuple[list[Found], Called]:
+    """The results of some kinds, and what all results call their models.
+
+    What was met and cannot be read is a warning.
 
     Raises:
         InputError: a place does not exist, or none holds such a result.
@@ -217,7 +230,7 @@ def _found(places: tuple[Place, ...], *kinds: Kind) -> list[Found]:
         raise InputError(
             f"{named}: no result of `lensaudit {kinds[0]}`; run it, or name its folder"
         )
-    return chosen
+    return chosen, called(found)
 
 
 def _frame(rows: list[dict[str, Any]]) -> pd.DataFrame:

@@ -5,7 +5,7 @@ every model is given.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -17,7 +17,7 @@ from lensaudit.files import read_toml
 from lensaudit.results.locate import LeftOut
 from lensaudit.results.reading import Flag, Length, Share, Whole, checked
 from lensaudit.settings import Place
-from lensaudit.verdict.collect import Model, Verdicts
+from lensaudit.verdict.collect import Called, Model, Verdicts
 from lensaudit.verdict.decide import Code, Evidence
 from lensaudit.verdict.thresholds import FEWEST_AUTHORS
 from lensaudit.verdict.views import GROUPS, VIEWS
@@ -63,6 +63,8 @@ class Gated:
     """Each with every reason why it does not pass; without one it does."""
     left_out: tuple[LeftOut, ...] = ()
     """What decides nothing here: results that cannot be read, models that others are held to."""
+    called: Called = field(default_factory=dict)
+    """Of every model here, those beside them too."""
 
     @property
     def passed(self) -> bool:
@@ -125,7 +127,9 @@ def gate(found: Verdicts, policy: Policy) -> Gated:
         for model in found.models
     )
     why = (tuple(dict.fromkeys(one)) for one in reasons)
-    return Gated(policy, tuple(zip(found.models, why, strict=True)), tuple(found.left_out))
+    return Gated(
+        policy, tuple(zip(found.models, why, strict=True)), tuple(found.left_out), found.called
+    )
 
 
 def _reasons(model: Model, one: Evidence, policy: Policy) -> Iterator[str]:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from xml.etree import ElementTree
 
 from lensaudit.doors.gate import Gated
-from lensaudit.report.shelf import labelled
+from lensaudit.report.shelf import told_names
 from lensaudit.results.locate import LeftOut
 from lensaudit.screen.tables import markdown_cell
 from lensaudit.text import canonical_json
@@ -17,7 +17,7 @@ _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 def as_text(found: Gated) -> str:
     """A line a model, and one for each reason."""
-    lines, label = [], labelled([one for one, _ in found.models])
+    lines, label = [], told_names(found.called)
     for one, why in found.models:
         named = f"{label[one.weights]}: {WORDS[one.word][0]}"
         lines.append(f"{'FAIL' if why else 'pass'}  {named}")
@@ -29,7 +29,7 @@ def as_text(found: Gated) -> str:
 
 def as_markdown(found: Gated) -> str:
     """A table, for a step summary or a comment."""
-    label = labelled([one for one, _ in found.models])
+    label = told_names(found.called)
     rows = [
         f"| {markdown_cell(label[one.weights])} | {WORDS[one.word][0]} | "
         f"{'**fail**' if why else 'pass'} | "
@@ -48,7 +48,7 @@ def _out(one: LeftOut) -> str:
 
 def _cases(found: Gated) -> Iterator[tuple[str, str, str, Sequence[str]]]:
     """Each model and what is left out: its label, code, what JUnit calls it, what is said of it."""
-    label = labelled([one for one, _ in found.models])
+    label = told_names(found.called)
     for one, why in found.models:
         name, said = label[one.weights], one.verdict.sentence.removeprefix(one.source)
         yield name, one.code, "failure" if why else "", why or [f"{name}{said}"]

@@ -1,6 +1,5 @@
 """Pictures of results for a notebook or a paper (matplotlib, extra `plot`)."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -8,6 +7,7 @@ import pandas as pd
 
 from lensaudit.doors.frames import Place, curves, efforts, layers, summaries
 from lensaudit.errors import InputError, need
+from lensaudit.results.owner import short_name
 from lensaudit.scores.intervals import clustered_mean
 from lensaudit.screen.steer import moves
 from lensaudit.settings import COUNTERFACTUAL
@@ -228,7 +228,7 @@ def _of(frame: pd.DataFrame, source: str) -> pd.DataFrame:
 def _text(source: Any) -> str:
     """A name without what matplotlib would set as a formula; of a folder its last part."""
     name = str(source)
-    return (Path(name).name if name[:1] in "./~" else name).replace("$", r"\$")
+    return short_name(name).replace("$", r"\$")
 
 
 def _axes(ax: "Axes | None") -> "Axes":

@@ -425,8 +425,9 @@ def _more_views(one: ScoreRow, nulls: Calibration) -> list[View]:
         view
         for kind, content in one.evidence.items()
         if kind != "patch"
-        for _, views_of in VIEWS[kind](record_in(kind, content, one.model), nulls)  # type: ignore[arg-type]
-        for view in views_of
+        for record in [record_in(kind, content, one.model)]  # type: ignore[arg-type]
+        for said in (record if isinstance(record, list) else [record])
+        for view in VIEWS[kind](said, nulls)  # type: ignore[index]
     ]
 
 

@@ -20,6 +20,7 @@ from lensaudit.errors import InputError
 from lensaudit.files import read_json, read_text, read_toml
 from lensaudit.results.reading import json_object
 from lensaudit.settings import NO_RETAIN_MODEL, Models, Place, several, user_cache
+from lensaudit.text import is_path
 
 VARIABLE = "LENSAUDIT_REGISTRY"
 """Environment variable that names the registry file where no option does."""
@@ -319,7 +320,7 @@ def _from_hub(name: str, registry: Registry) -> ModelSpec:
     """A spec for a repository outside the registry, or the error for what is none."""
     repo, at, revision = name.partition("@")
     # as only paths are written: `./x`, `/x`, `~/x`, `a/b/c`, `x/`, or with a backslash
-    if name.startswith((".", "/", "~")) or repo.count("/") > 1 or name.endswith(("/", "\\")):
+    if is_path(name) or repo.count("/") > 1 or name.endswith(("/", "\\")):
         raise InputError(f"{name}: no such folder; a folder with config.json is wanted")
     if name == NO_RETAIN_MODEL:
         raise InputError(

@@ -23,7 +23,6 @@ from lensaudit.report.shelf import (
     depth_of,
     kinds_of,
     models_of,
-    named_by,
     paired,
 )
 from lensaudit.results.kinds.eval import EvaluationResult
@@ -54,8 +53,6 @@ class Document:
     """Title that was chosen."""
     runs: list[PatchRun] = field(default_factory=list)
     """Of each model under each condition, of those that asked the same, the worst."""
-    called: Mapping[str, tuple[str, Path]] = field(default_factory=dict)
-    """Weights -> name and folder of a model that was patched or evaluated."""
     evals: list[EvaluationResult] = field(default_factory=list)
     meta: list[Mapping[str, Any]] = field(default_factory=list)
     steering: list[Mapping[str, Any]] = field(default_factory=list)
@@ -74,7 +71,7 @@ class Document:
         """Read one result into its list."""
         if one.kind in ("patch", COUNTERFACTUAL):
             run = read_patch(one.path, texts) if texts else one.record
-            self.verdicts.take_run(run) if one.kind == "patch" else self.verdicts.take(one)
+            self.verdicts.take(one, run)
             self.runs.append(run)
             for whole in (place / AUDIT_MANIFEST for place in one.path.parents[1:3]):
                 if whole.exists():
@@ -128,7 +125,10 @@ class Document:
     def beside_shown(self) -> list[LeftOut]:
         """Evaluations with a metric that the shown one of their model does not have, or not so."""
         return [
-            LeftOut(str(run.folder), f"of {run.source} the page shows the metrics in {one.folder}")
+            LeftOut(
+                str(run.folder),
+                f"of {self.models[run.weights].name} the page shows the metrics in {one.folder}",
+            )
             for run in self.evals
             for one in (self.evaluated[run.weights],)
             if not run.summary.items() <= one.summary.items()
@@ -137,7 +137,7 @@ class Document:
     @cached_property
     def models(self) -> Mapping[str, PageModel]:
         """Weights -> the model."""
-        return models_of(self.runs, self.evaluated, self.aggregates, self.verdicts, self.called)
+        return models_of(self.runs, self.evaluated, self.aggregates, self.verdicts)
 
     @property
     def judged(self) -> Mapping[str, Model]:
@@ -165,9 +165,8 @@ class Document:
     @property
     def title(self) -> str:
         """The one that was chosen, or that of the models that the headline counts."""
-        names = list(self.words()) or list(
-            dict.fromkeys([run.source for run in self.runs] or [run.source for run in self.evals])
-        )
+        shown = dict.fromkeys(run.weights for run in self.runs or self.evals)
+        names = list(self.words()) or [self.models[weights].label for weights in shown]
         if self.given or not names:
             return self.given or "Results of lensaudit"
         return f"Audit of {names[0]}" if len(names) == 1 else f"Audit of {len(names)} models"
@@ -191,7 +190,7 @@ class Document:
                     "condition": conditions.index(run.condition),
                     **depth_of(
                         run,
-                        self.verdicts.of(run.folder, run.source)[1],
+                        self.verdicts.of(run.folder, run.weights)[1],
                         with_texts=n_em <= _MOST_TEXTS,
                         tokens=tokens,
                     ),
@@ -274,7 +273,6 @@ def assemble(
     rows = (row for run in document.runs for row in run.rows)
     if given and not any(row["idx"] in given and is_filled(row, given[row["idx"]]) for row in rows):
         idle("--data: fills in texts that rows of `patch` lack, and none lacks one; leave it out")
-    document.called = named_by([*document.runs, *document.evals])
     document.runs, repeated = distinct(document.runs, document.verdicts.models)
     left += [*repeated, *document.beside_shown]
     for attack in [one for one in document.attacks if one.get("said")][_MOST_TEXTS:]:

@@ -100,7 +100,7 @@ def _relearn(found: Found) -> dict[str, Any]:
         for name, value in shift.before.items()
     ]
     return {
-        **_joined(found, found.record.shifts[0].model),
+        **_joined(found, found.record.source),
         "examples": rows_hash(found.manifest),
         "rows": rows,
     }

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import combinations, count, zip_longest
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,12 +18,13 @@ from lensaudit.results.kinds.eval import EvaluationResult, MetricResult
 from lensaudit.results.kinds.meta import Aggregate
 from lensaudit.results.kinds.patch import PatchRun, rows_hash
 from lensaudit.results.manifest import MANIFEST, signed_object
+from lensaudit.results.owner import short_name
 from lensaudit.results.reading import part
 from lensaudit.results.sentences import by_rule
 from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.intervals import clustered_mean
 from lensaudit.settings import COUNTERFACTUAL, TAU
-from lensaudit.verdict.collect import Model, Verdicts
+from lensaudit.verdict.collect import Called, Verdicts
 from lensaudit.verdict.decide import Code, Evidence, Word
 from lensaudit.verdict.rows import facts_in, facts_of_run, shared
 
@@ -85,27 +86,26 @@ def models_of(
     evals: Mapping[str, EvaluationResult],
     aggregates: Sequence[Aggregate],
     verdicts: Verdicts,
-    called: Mapping[str, tuple[str, Path]],
 ) -> dict[str, PageModel]:
     """Weights -> the model, of every one that any result names.
 
-    Weights of the same name are told apart by folder. `called`: by all runs and evaluations.
+    Weights of the same name are told apart by folder.
     """
-    judged = verdicts.models
-    own = {weights: called[weights] for weights in (*(run.weights for run in runs), *evals)}
+    judged, called = verdicts.models, verdicts.called
+    names = {one.weights: called[one.weights][0] for one in (*runs, *evals.values())}
     for one in judged:
         # what names no weights is of a model of that name, if there is one
-        if one.weights not in own and one.source not in {name for name, _ in own.values()}:
-            own[one.weights] = one.source, one.folders[0]
-    names = {weights: name for weights, (name, _) in own.items()}
+        if one.weights != one.source or one.source not in names.values():
+            names[one.weights] = one.source
     rows = {row.model: row for row in aggregates}
-    names |= {f"name {name}": name for name in rows if name not in names.values()}
+    lone = {f"name {name}": name for name in rows if name not in names.values()}
+    names |= lone
     measured = {one.weights: one for one in judged if one.measured}
-    shown = told_names({at: own.get(at, (name, Path())) for at, name in names.items()})
+    shown = told_names({**called, **{at: (name, Path()) for at, name in lone.items()}})
     manifests, found = count(len(runs)), {}
     for weights, name in names.items():
         row, run, spec = rows.get(name), evals.get(weights), shipped().get(name)
-        end = verdicts.end(weights if weights in own else name, name)
+        end = verdicts.end(name if weights in lone else weights, name)
         role = ROLES[end] if end else spec and spec.role
         method = spec.method if spec else method_in(Path(name))
         known = None if role in ANCHORS else measured.get(weights)
@@ -125,35 +125,21 @@ def models_of(
     return found
 
 
-def labelled(models: Sequence[Model]) -> dict[str, str]:
-    """Weights -> what each is called beside the others, as the page calls it."""
-    called = {one.weights: (one.source, one.folders[0]) for one in models}
-    called |= named_by(run for one in models for run in (*one.runs, *one.evals))
-    return told_names(called)
+def told_names(called: Called) -> dict[str, str]:
+    """Weights -> label; where several models have one name, with the folder of their results.
 
-
-def named_by(results: Iterable[PatchRun | EvaluationResult]) -> dict[str, tuple[str, Path]]:
-    """Weights -> name and folder of a model: of its depths, else of its evaluations or others.
-
-    Where they name it differently the first name of the alphabet, and the first folder.
+    What names no weights makes no model of its name ambiguous, and has its folder alone.
     """
-    found = {}
-    for weights, every in grouped((one.weights, one) for one in results).items():
-        depths = [one for one in every if getattr(one, "score", "") in METRIC_OF]
-        of = depths or [one for one in every if isinstance(one, EvaluationResult)] or every
-        found[weights] = min(one.source for one in of), of[0].folder
-    return found
-
-
-def told_names(called: Mapping[str, tuple[str, Path]]) -> dict[str, str]:
-    """Weights -> label; where several models have one name, with the folder of their results."""
     label = labels(name for name, _ in called.values())
     shown = {weights: label[name] for weights, (name, _) in called.items()}
-    for name in label:
-        same = [weights for weights, (other, _) in called.items() if other == name]
-        if len(same) > 1:
-            parts = told_apart([called[weights][1] for weights in same])
-            shown |= {w: f"{label[name]} · {part}" for w, part in zip(same, parts, strict=True)}
+    for name, same in grouped((name, weights) for weights, (name, _) in called.items()).items():
+        parts = told_apart([called[weights][1] for weights in same]) if len(same) > 1 else ()
+        several = len(set(same) - {name}) > 1
+        shown |= {
+            weights: f"{label[name]} · {part}"
+            for weights, part in zip(same, parts, strict=False)
+            if several or weights == name
+        }
     return shown
 
 
@@ -226,14 +212,13 @@ def method_in(folder: Path) -> str | None:
 
 
 def labels(names: Iterable[str]) -> dict[str, str]:
-    """Short names for a table: a folder's last part, where that is not ambiguous.
+    """Short names for a table: a folder's or adapter's last part, where that is not ambiguous.
 
     >>> labels(["demo/npo", "runs/a/npo", "/data/b", "/data/full"])["/data/b"]
     'b'
     """
     known = list(dict.fromkeys(names))
-    last = {name: PurePath(name).name for name in known if name[:1] in ("/", ".", "~")}
-    taken = [last.get(name, name) for name in known]
+    taken = [short_name(name) for name in known]
     return {
         name: short if taken.count(short) == 1 else name
         for name, short in zip(known, taken, strict=True)

@@ -44,7 +44,7 @@ NO_RESULTS = (PASSES, MANIFESTS)
 """Folders of a result that hold none."""
 COLLECTED = "collected.json"
 """At the top of what `sweep collect` wrote: tables of results that lie elsewhere."""
-_CLOSED = "audit.json"
+_CLOSED = KINDS["relearn"].files[0]
 """Evaluations below a folder with this file are parts of its result, not results."""
 _MODEL = "a model, not a result; `lensaudit audit --source` with this folder scores it"
 UNFINISHED = "unfinished: holds {} but no summary; run its command again to go on"

@@ -16,7 +16,7 @@ from lensaudit.progress import FolderRemark
 from lensaudit.results.manifest import BEGUN, COMPARISON, MANIFEST, manifests_of, models_in
 from lensaudit.results.reading import json_object, part
 from lensaudit.settings import results_folder
-from lensaudit.text import digest, slug
+from lensaudit.text import digest, is_path, slug
 
 _SHARED = ("gym", "meta", "patch")
 """First words of commands whose results may share a folder, each with a manifest of its own."""
@@ -112,11 +112,21 @@ def folders_for(sources: Sequence[str], out: Path | None) -> dict[str, Path]:
     """
     if len(sources) == 1 and out is not None:
         return {sources[0]: out}
-    names = [slug(_named(source)) for source in sources]
+    return folders_within(out or results_folder(), sources)
+
+
+def folders_within(folder: Path, sources: Sequence[str]) -> dict[str, Path]:
+    """A folder in `folder` for each source; one that an earlier version made, where it is there.
+
+    That one called a folder that was not written as a path by all its parts.
+    """
+    names = [slug(short_name(source)) for source in sources]
     return {
-        source: (out or results_folder())
-        / (name if names.count(name) == 1 else f"{name}-{digest(source)[:8]}")
+        source: old
+        if not is_path(source) and (old / MANIFEST).exists()
+        else folder / (name if names.count(name) == 1 else f"{name}-{digest(source)[:8]}")
         for source, name in zip(sources, names, strict=True)
+        for old in [folder / slug(source)]
     }
 
 
@@ -148,18 +158,21 @@ def _is_of_several(folder: Path) -> bool:
     """Whether a folder is called as `folders_for` calls that of a model in its manifest."""
     with suppress(InputError):
         names = (str(one["name"]) for one in models_in(json_object(folder / MANIFEST)).values())
-        return any(folder.name.startswith(slug(_named(name))) for name in names)
+        return any(folder.name.startswith((slug(short_name(n)), slug(n))) for n in names)
     return False
 
 
-def _named(source: str) -> str:
+def short_name(source: str) -> str:
     """Short name of a model: the last part of a folder or an adapter; other names are kept whole.
 
-    >>> _named("demo/full+runs/one/adapter")
-    'demo/full+adapter'
+    A folder is written as a path, or is there.
+
+    >>> short_name("demo/full+runs/one/adapter"), short_name("./runs/npo")
+    ('demo/full+adapter', 'npo')
     """
     base, *adapter = source.split("+")
-    base = Path(base).name if base[:1] in ("/", ".", "~") else base
+    if is_path(base) or (Path(base) / "config.json").exists():
+        base = Path(base).name or base
     return "+".join([base, *(Path(place).name for place in adapter)])
 
 

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from lensaudit.errors import InputError
 from lensaudit.report.headline import headline
-from lensaudit.report.shelf import labelled, labels
+from lensaudit.report.shelf import labels, told_names
 from lensaudit.results.kinds.know import KnowRecord
 from lensaudit.results.kinds.patch import PatchSummary
 from lensaudit.results.owner import comparison_in
@@ -399,7 +399,7 @@ def erasures(summaries: Sequence[PatchSummary]) -> Iterator[Part]:
 
 def verdict_table(found: Verdicts) -> Table:
     """A row a model: its word, and what led to it in a sentence."""
-    label = labelled(found.models)
+    label = told_names(found.called)
     rows = [
         (
             label[one.weights],
@@ -414,7 +414,7 @@ def verdict_table(found: Verdicts) -> Table:
 
 def sentences(found: Verdicts) -> Iterator[str]:
     """The verdict of each model, what decided it, and which other rows it was asked."""
-    label = labelled(found.models)
+    label = told_names(found.called)
     for one in found.models:
         yield f"{label[one.weights]}{one.verdict.sentence.removeprefix(one.source)}"
         yield from (f"  {line}" for line in one.verdict.because)

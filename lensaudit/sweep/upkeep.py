@@ -39,7 +39,7 @@ from lensaudit.sweep.weights import folder_name
 
 _WRITTEN = re.compile(
     r"(?:TOFU|MUSE)_(?:EVAL|SUMMARY)\.json|results\.jsonl|summary\.json|layers\.csv"
-    r"|facts\.csv|relations\.csv|matrix\.json"
+    r"|facts\.csv|relations\.csv|persons\.csv|matrix\.json"
 )
 """What `eval`, `patch` and `know` write, beside what says of itself that it is ours."""
 _ATTACKED = re.compile(r"losses\.csv|errors\.csv|training-\d{8}\.safetensors|training\.json")

@@ -5,7 +5,7 @@ what is brought out in excess of the control arm, as a share of what could be.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -41,9 +41,6 @@ from lensaudit.verdict.views import (
     rows_each,
     strongest,
 )
-
-Told = tuple[str, list[View]]
-"""A model, and the views that a file gives of it."""
 
 
 def _null_of(name: str, nulls: Calibration) -> Null | None:
@@ -105,7 +102,7 @@ NO_CONTROL = (
 CHOSEN = "the attacks were chosen by hand: not coming out is no proof"
 
 
-def _worst(one: WorstRecord, nulls: Calibration) -> list[Told]:
+def _worst(one: WorstRecord, nulls: Calibration) -> list[View]:
     """What comes out, as a share of what comes out of `full` beyond models that never knew.
 
     The positive control is `full`, or the source where more comes out of it. What comes out needs
@@ -115,7 +112,7 @@ def _worst(one: WorstRecord, nulls: Calibration) -> list[Told]:
     shown = f"{one.n_out} of {one.n_scored} facts come out, {one.expected:.1f} would anyhow"
     if one.expected >= one.n_scored:
         why = "every fact comes out of models that never knew"
-        return [(one.source, [View("worst_case", None, shown, why=why)])]
+        return [View("worst_case", None, shown, why=why)]
     full = _out_of_full(one)
     counts = (one.n_scored if full is None else full, one.n_scored)
     gap, ceiling = ((most - one.expected) / one.n_scored for most in counts)
@@ -149,7 +146,7 @@ def _worst(one: WorstRecord, nulls: Calibration) -> list[Told]:
         one.authors,
         blind="not naming a fact is no proof",
     )
-    return [(one.source, [worst, named, *_greedy(one)])]
+    return [worst, named, *_greedy(one)]
 
 
 def _out_of_full(one: WorstRecord) -> float | None:
@@ -229,7 +226,7 @@ def _beside(
     )
 
 
-def _sample(one: SampleRecord, nulls: Calibration) -> list[Told]:
+def _sample(one: SampleRecord, nulls: Calibration) -> list[View]:
     """The strongest of its rows that can be compared, whatever their order.
 
     Chances of counts are taken as often as there are such rows; how models scatter is one draw for
@@ -241,7 +238,7 @@ def _sample(one: SampleRecord, nulls: Calibration) -> list[Told]:
         last = one.leak[-1]
         shown = f"leak@{last.k} {_digits(last.source)}, never-trained {_digits(last.retain)}"
         views = [View("sampled", None, shown, why="no excess over the arm")]
-    return [(one.source, [strongest(views)])]
+    return [strongest(views)]
 
 
 def _leak(row: LeakRow, run: SampleRecord, n_rows: int, nulls: Calibration) -> View:
@@ -266,28 +263,25 @@ def _digits(value: float | None) -> str:
     return "none" if value is None else f"{value:.2f}"
 
 
-def _rtt(studies: Sequence[RttRecord], nulls: Calibration) -> list[Told]:
-    found = []
-    for one in studies:
-        held = one.main.recovery_adjusted or UNMEASURED
-        if held.value is None:
-            view = View("rtt", None, why=held.why or "no model that never knew was retrained")
-        else:
-            gate, null = one.gate, nulls.get("rtt")
-            chance = null and null.chance(held)
-            # an earlier version did not say it: an interval wants so many authors
-            authors = one.n_groups or (FEWEST_AUTHORS if held.ends else None)
-            view = View(
-                "rtt",
-                held,
-                f"recovery {held.value:.2f}",
-                # without an interval by counts: of those answered rightly as of those of the floor
-                _answered(one.main, authors, one.per_author) if held.ends is None else chance,
-                authors,
-                None if gate.passed else gate.reason or "the gate failed",
-            )
-        found.append((one.source, [view]))
-    return found
+def _rtt(one: RttRecord, nulls: Calibration) -> list[View]:
+    held = one.main.recovery_adjusted or UNMEASURED
+    if held.value is None:
+        return [View("rtt", None, why=held.why or "no model that never knew was retrained")]
+    gate, null = one.gate, nulls.get("rtt")
+    chance = null and null.chance(held)
+    # an earlier version did not say it: an interval wants so many authors
+    authors = one.n_groups or (FEWEST_AUTHORS if held.ends else None)
+    return [
+        View(
+            "rtt",
+            held,
+            f"recovery {held.value:.2f}",
+            # without an interval by counts: of those answered rightly as of those of the floor
+            _answered(one.main, authors, one.per_author) if held.ends is None else chance,
+            authors,
+            None if gate.passed else gate.reason or "the gate failed",
+        )
+    ]
 
 
 def _answered(main: RttOutcome, authors: int | None, per_author: float | None) -> float | None:
@@ -299,13 +293,13 @@ def _answered(main: RttOutcome, authors: int | None, per_author: float | None) -
     return exact_excess(own.point * own.n, floor.point * own.n, own.n, each)[1]
 
 
-def _effort(one: EffortRecord, nulls: Calibration) -> list[Told]:
+def _effort(one: EffortRecord, nulls: Calibration) -> list[View]:
     """The strongest reading; chances of counts are taken as often as there are readings."""
     points = [at for arm in one.arms.values() for at in arm.curve if at.rho is not None]
     views = [
         _reading(at, one, len(points), nulls) for at in points if at.low is not None or one.n_facts
     ]
-    return [(one.model, [strongest(views or [View("effort", None, why="no reading has a rho")])])]
+    return [strongest(views or [View("effort", None, why="no reading has a rho")])]
 
 
 def _reading(at: EffortPoint, run: EffortRecord, n_readings: int, nulls: Calibration) -> View:
@@ -321,42 +315,38 @@ def _reading(at: EffortPoint, run: EffortRecord, n_readings: int, nulls: Calibra
     return View("effort", Estimate(rho, why=at.reason), shown, chance, blind=blind)
 
 
-def _relearn(one: RelearnRecord, nulls: Calibration) -> list[Told]:
+def _relearn(one: RelearnRecord, nulls: Calibration) -> list[View]:
     """What relearning adds to the answers' probability, beyond what it adds to `retain`."""
     shifts = one.shifts
     ends = [(of.before.get("prob"), of.after.get("prob")) for of in (shifts[0], shifts[-1])]
     added = [after - before for before, after in ends if before is not None and after is not None]
-    view = View("relearn_gain", None, why="what it adds to retain is not known")
-    if len(shifts) > 1 and len(added) > 1:
-        gain = Estimate(added[0] - added[1], why="one run of each model: no interval")
-        shown = f"adds {added[0]:+.2f}, to retain {added[1]:+.2f}"
-        view = View("relearn_gain", None, shown, why=gain.why, number=gain)
-    return [(shifts[0].model, [view])]
+    if len(shifts) < 2 or len(added) < 2:
+        return [View("relearn_gain", None, why="what it adds to retain is not known")]
+    gain = Estimate(added[0] - added[1], why="one run of each model: no interval")
+    shown = f"adds {added[0]:+.2f}, to retain {added[1]:+.2f}"
+    return [View("relearn_gain", None, shown, why=gain.why, number=gain)]
 
 
-def _directions(one: DirectionsRecord, nulls: Calibration) -> list[Told]:
+def _directions(one: DirectionsRecord, nulls: Calibration) -> list[View]:
     ablate = one.experiments.get("ablate", Experiment())
     held = ablate.estimate
     if held.value is None:
-        return [
-            (one.source, [View("ablate", None, why=ablate.unscored or "ABLATE was not scored")])
-        ]
+        return [View("ablate", None, why=ablate.unscored or "ABLATE was not scored")]
     shown, blind = f"recovery {held.value:.2f}", "no one direction is no proof"
-    return [(one.source, [_excess("ablate", held, shown, nulls, one.n_groups, blind=blind)])]
+    return [_excess("ablate", held, shown, nulls, one.n_groups, blind=blind)]
 
 
 ASKED = {"forget_Q_A_ROUGE": "asked", "leak_exact": "leak"}
 """Metrics of a suite about what a model answers, and the views they are."""
 
 
-def _eval(run: EvaluationResult, nulls: Calibration) -> list[Told]:
+def _eval(run: EvaluationResult, nulls: Calibration) -> list[View]:
     """Alone they say nothing: see `asked_beside`."""
-    views = [
+    return [
         View(view, None, f"{name} {one.value:.2f}", why=ALONE, number=one)
         for name, view in ASKED.items()
         if (one := run.entries.get(name)) is not None and one.value is not None
     ]
-    return [(run.source, views)]
 
 
 ALONE = "what full and retain say on these rows was not evaluated"
@@ -382,12 +372,12 @@ HIGH = "a high number means nothing on this scale"
 GUESSED = "how many of them a model that never saw them would guess is not known"
 
 
-def _counterfactual(one: PatchSummary, nulls: Calibration) -> list[Told]:
+def _counterfactual(one: PatchSummary, nulls: Calibration) -> list[View]:
     """View that may show that facts are hidden, or said; never that one is gone."""
     says = [_said_alone("said", one.outputs, one.n_groups)] if one.outputs else []
     if one.told and one.told.outputs:
         says.append(_said_alone("told", one.told.outputs, one.told.n_groups))
-    return [(one.source, [*says, _stands_near(one)])]
+    return [*says, _stands_near(one)]
 
 
 def _stands_near(one: PatchSummary) -> View:
@@ -431,7 +421,7 @@ _OTHERS = Null(0.0, OTHERS_SPREAD, OTHERS_SEEDS)
 UNCERTIFIED = "that nothing is bound, no test certifies"
 
 
-def _know(one: KnowRecord, nulls: Calibration) -> list[Told]:
+def _know(one: KnowRecord, nulls: Calibration) -> list[View]:
     """P of the assignment test is exact: it needs no null of the gym's, and no interval."""
     refused = one.refused if one.undecided else None
     views = [
@@ -449,10 +439,10 @@ def _know(one: KnowRecord, nulls: Calibration) -> list[Told]:
     if (bits := one.bits) is not None:
         held, shown = bits.on(0.0, one.max_bits), f"{bits.point:.1f} of {one.max_bits:.1f} bits"
         views.append(View("bits", held, shown, blind=UNCERTIFIED, why=bits.why, number=bits))
-    return [(one.source, views)]
+    return views
 
 
-VIEWS: Mapping[Kind, Callable[[Any, Calibration], list[Told]]] = {
+VIEWS: Mapping[Kind, Callable[[Any, Calibration], list[View]]] = {
     "worst": _worst,
     "sample": _sample,
     "rtt": _rtt,
@@ -463,4 +453,4 @@ VIEWS: Mapping[Kind, Callable[[Any, Calibration], list[Told]]] = {
     "counterfactual": _counterfactual,
     "eval": _eval,
 }
-"""Kind of result -> its views; all others have none."""
+"""Kind of result -> views that a record of it gives of its model; all others have none."""

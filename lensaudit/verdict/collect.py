@@ -131,7 +131,8 @@ class Beside:
 class Model:
     """All results of one set of weights, and their verdict."""
 
-    named: str
+    source: str
+    """What all results here call it: see `names_of`."""
     weights: str
     nulls: Calibration
     runs: list[PatchRun] = field(default_factory=list)
@@ -140,11 +141,6 @@ class Model:
     folders: list[Path] = field(default_factory=list)
     keeps: tuple[Keeps, ...] = ()
     """What it keeps beside its `full`; none where one of them was not evaluated on the rows."""
-
-    @property
-    def source(self) -> str:
-        """What it is called where it was patched, else evaluated; else as a result names it."""
-        return min((run.source for run in self.runs or self.evals), default=self.named)
 
     @cached_property
     def judged(self) -> list[Evidence]:
@@ -245,6 +241,36 @@ class Model:
         }
 
 
+Called = Mapping[str, tuple[str, Path]]
+"""Weights -> name of a model, and the folder of the result that calls it so."""
+
+
+def names_of(told: Iterable[tuple[Any, str, Path]]) -> Called:
+    """The one name of each model: where it was patched, else evaluated, else of any result.
+
+    Where these differ the first name of the alphabet, then its first folder, whatever was read
+    first.
+
+    Args:
+        told: record, weights of its model and folder of each result, as `spoken` gives them.
+    """
+    every = grouped(
+        (weights, (not isinstance(said, PatchSummary), not evaluated, said.source, folder))
+        for said, weights, folder in told
+        for evaluated in [isinstance(said, EvaluationResult)]
+    )
+    return {weights: min(found)[2:] for weights, found in every.items()}
+
+
+def spoken(one: Found) -> Iterator[tuple[Any, str, Path]]:
+    """The records of a result that are of a model each, its weights, and the folder."""
+    # a table of another tool has no intervals
+    if one.kind in ("patch", *VIEWS) and one.path.suffix != ".csv":
+        for said in one.record if isinstance(one.record, list) else [one.record]:
+            weights = getattr(said, "weights", "") or weights_in(one.manifest or {}, said.source)
+            yield said, weights, one.path.parent
+
+
 class Verdicts:
     """Verdicts of every model of some folders: results joined by weights as they come."""
 
@@ -261,43 +287,39 @@ class Verdicts:
         self._attacked: set[str] = set()
         """Weights that a sweep made of such a model, and that have its name."""
         self._models: dict[str, Model] = {}
+        self._told: list[tuple[Any, str, Path]] = []
 
-    def take(self, one: Found) -> int:
-        """Read a result; of how many models it speaks."""
-        if one.kind == "patch":
-            return self.take_run(one.record)
-        self._take_ends(one.manifest or {})
-        # a table of another tool has no intervals
-        if one.kind not in VIEWS or one.path.suffix == ".csv":
+    def take(self, one: Found, run: PatchRun | None = None) -> int:
+        """Read a result; of how many models it speaks.
+
+        `run`: of a run of `patch`, read already.
+        """
+        made, told = one.manifest or {}, list[tuple[Any, str, Path]]()
+        told += [(run, run.weights, run.folder)] if run else spoken(one)
+        self.found[one.path.resolve()] = one
+        self._told += told
+        ends, views_of = ends_in(made), VIEWS.get(one.kind)
+        self._ends |= {end.weights: end.role for end in ends}
+        self._named_ends |= {end.name: end.role for end in ends}
+        self._attacked |= {*attacked_ends_in(made)}
+        # exact match has no view
+        viewed = told and (views_of or told[0][0].score != "em")
+        if not viewed or self._clashes(one.path.parent, made):
             return 0
-        if self._clashes(one.path.parent, one.manifest or {}):
-            return 0
-        made, told = one.manifest or {}, VIEWS[one.kind](one.record, self.nulls)
-        for source, views in told:
-            run = one.record if one.kind == "eval" else None
-            known = self._known(run.weights if run else weights_in(made, source), source)
-            known.folders.append(one.path.parent)
-            known.evals += [run] if run else []
-            known.beside.append(Beside(views, facts_in(made, one.record, one.path)))
+        for said, weights, folder in told:
+            known = self._models.setdefault(weights, Model(said.source, weights, self.nulls))
+            known.folders.append(folder)
+            known.runs += [said] if one.kind == "patch" else []
+            known.evals += [said] if one.kind == "eval" else []
+            if views_of:
+                facts = facts_in(made, one.record, one.path)
+                known.beside.append(Beside(views_of(said, self.nulls), facts))
         return len(told)
 
-    def take_run(self, run: PatchRun) -> int:
-        """Take a run of `patch`; exact match has no view."""
-        self._take_ends(run.manifest)
-        if run.score not in ("uds", "lens"):
-            return 0
-        if self._clashes(run.folder, run.manifest):
-            return 0
-        known = self._known(run.weights, run.source)
-        known.runs.append(run)
-        known.folders.append(run.folder)
-        return 1
-
-    def _take_ends(self, manifest: Mapping[str, Any]) -> None:
-        ends = ends_in(manifest)
-        self._ends |= {one.weights: one.role for one in ends}
-        self._named_ends |= {one.name: one.role for one in ends}
-        self._attacked |= {*attacked_ends_in(manifest)}
+    @property
+    def called(self) -> Called:
+        """What each model is called by all that was taken."""
+        return names_of(self._told)
 
     def end(self, weights: str, name: str) -> ModelRole | None:
         """Role of the model as an end of a scale; None: it is audited.
@@ -314,9 +336,6 @@ class Verdicts:
         self.left_out += [LeftOut(str(folder), told)] if told else []
         return told is not None
 
-    def _known(self, weights: str, source: str) -> Model:
-        return self._models.setdefault(weights, Model(source, weights, self.nulls))
-
     @property
     def key(self) -> str:
         """Hash of all results that were read, wherever they lie."""
@@ -326,7 +345,9 @@ class Verdicts:
     @cached_property
     def models(self) -> tuple[Model, ...]:
         """The audited models, once all is taken: those that no result holds others to."""
-        for one in self._models.values():
+        called = self.called
+        for at, one in self._models.items():
+            one.source = called[at][0]
             fulls = {run.models["full"].weights for run in one.runs} & self._models.keys()
             evals = [run for full in fulls for run in self._models[str(full)].evals]
             one.keeps = kept_of_runs(one.evals, evals)
@@ -350,9 +371,9 @@ class Verdicts:
     def held_to(self) -> list[LeftOut]:
         """Models that were patched, and are no audited ones: which end of a scale each is."""
         return [
-            LeftOut(str(one.runs[0].folder), f"{one.source} is {end} of a result here, not audited")
-            for at, one in self._models.items()
-            if one.runs and (end := self.end(at, one.source))
+            LeftOut(str(one.runs[0].folder), f"{name} is {end} of a result here, not audited")
+            for at, (name, _) in self.called.items()
+            if (one := self._models.get(at)) and one.runs and (end := self.end(at, name))
         ]
 
     @cached_property
@@ -375,16 +396,20 @@ class Verdicts:
         return [one.document() | {"q": self.q[one.weights]} for one in self.models]
 
     def of(
-        self, folder: Path, source: str | None = None
+        self, folder: Path, weights: str | None = None
     ) -> tuple[Model, Evidence] | tuple[None, None]:
         """The model of a run of `patch`, and what is known of it on the run's rows.
 
         Args:
             folder: of the run.
-            source: of a run without a retain model; what is found then is the model so called.
+            weights: of a run that no verdict is made of: all that is known of its model is found.
         """
-        named = ((one, one.judged[0]) for one in self.models if one.source == source)
-        return self._by_run.get(folder.resolve()) or next(named, (None, None))
+        alone = (
+            (one, one.judged[0])
+            for one in self.models
+            if one.weights == weights or folder.resolve() in map(Path.resolve, one.folders)
+        )
+        return self._by_run.get(folder.resolve()) or next(alone, (None, None))
 
     @cached_property
     def _by_run(self) -> Mapping[Path, tuple[Model, Evidence]]:
@@ -416,12 +441,13 @@ def verdicts(places: Place | Sequence[Place], calibration: Place | None = None) 
             raise InputError(
                 f"{place}: holds no result that a verdict can be made from{why}; {WANTED}"
             )
-        judged.left_out += missed
         judged.left_out += [
-            LeftOut(str(file), f"{unit} has no result: {why}", unfinished=True)
-            for file, unit, why in missing_in([place])
+            *missed,
+            *(
+                LeftOut(str(file), f"{unit} has no result: {why}", unfinished=True)
+                for file, unit, why in missing_in([place])
+            ),
         ]
-        judged.found |= {one.path.resolve(): one for one in new}
     judged.left_out += judged.held_to
     return judged
 
@@ -435,8 +461,7 @@ def judge_run(
 
 def judge_alone(summary: PatchSummary, calibration: Calibration) -> Verdict:
     """The verdict of one run of `patch` without a retain model."""
-    ((source, views),) = VIEWS[COUNTERFACTUAL](summary, calibration)
-    return Evidence(source, views).verdict
+    return Evidence(summary.source, VIEWS[COUNTERFACTUAL](summary, calibration)).verdict
 
 
 def weights_in(manifest: Mapping[str, Any], source: str) -> str:

@@ -123,7 +123,7 @@ def test_what_is_said_of_anybody_is_familiarity_and_no_association():
     rows = torch.full((N + 16, N), -20.0).double()
     rows[:, 0] = 0.0
     own = RelationReading(asked, {OUTPUTS: rows.log_softmax(-1)})
-    first, second, *_ = facts_of_read(own, priors_of(own, [], []))
+    first, second, *_ = facts_of_read(own, priors_of(own, {}, []).rows)
     assert first.familiar > 2.8
     assert first.associated == pytest.approx(0.0, abs=0.01)
     assert second.familiar == second.associated == pytest.approx(math.log2(0.1), abs=0.01)
@@ -131,31 +131,55 @@ def test_what_is_said_of_anybody_is_familiarity_and_no_association():
 
 def test_a_prior_is_at_least_uniform_and_takes_the_base_and_the_mean_of_two_never_trained():
     own, base, never = read(1.0), read(seed=1), read(2.0, seed=2)
-    alone = priors_of(own, [], [])
-    both = priors_of(own, [base], [never, read(2.0, seed=3)])
+    alone = priors_of(own, {}, []).rows
+    both = priors_of(own, {"base": base}, [never, read(2.0, seed=3)]).rows
     assert alone is not None
     assert both is not None
     assert (alone >= 1 / N - 1e-12).all()
     assert (both >= alone - 1e-12).all()
     assert (both >= base.by_reader[OUTPUTS][:N].exp() - 1e-12).all()
     # one never-trained model is a noisy guesser, and no prior
-    assert torch.equal(priors_of(own, [], [never]), alone)
+    assert torch.equal(priors_of(own, {}, [never]).rows, alone)
+
+
+@pytest.mark.parametrize(
+    ("reader", "n_invented", "names"),
+    [
+        (OUTPUTS, (16, 16), ["invented namesakes"]),
+        (OUTPUTS, (16, 15), ["invented namesakes (1 of 2 relations)"]),
+        (OUTPUTS, (0, 0), []),
+        # of invented subjects only what the model says is heard
+        ("few_shot", (16, 16), []),
+    ],
+)
+def test_the_record_names_the_priors_that_were_asked_and_no_others(reader, n_invented, names):
+    own = [
+        RelationReading(one.asked, {reader: one.by_reader[OUTPUTS]})
+        for one in (read(3.0, name=str(n), invented=INVENTED[:n]) for n in n_invented)
+    ]
+    never = [replace(read(seed=at), asked=one.asked) for at, one in enumerate(own)]
+    asked = [one.asked for one in own]
+    alone = outcome_of(asking(asked), [own]).run
+    assert alone.priors == ["uniform", *names]
+    assert (alone.bits is not None) is bool(names)
+    beside = outcome_of(asking(asked, "a", "b", base="c"), [own, never, never, never]).run
+    assert beside.priors == ["uniform", "c", *names, "mean of never-trained models"]
 
 
 def test_naming_is_refused_below_ten_candidates_with_the_number_that_would_do():
-    assert priors_of(read(invented=()), [], []) is None
+    assert priors_of(read(invented=()), {}, []).rows is None
     named, how = naming_of(list(facts_of_read(read(invented=()), None)))
     assert (named, how["why"]) == (
         [],
         "no model that never knew was asked for a prior: name one with --base",
     )
     own = read(50.0)
-    facts = list(facts_of_read(own, priors_of(own, [], [])))
+    facts = list(facts_of_read(own, priors_of(own, {}, []).rows))
     why = "each fact has 8 candidates; to name 1 facts takes 80"
     assert naming_of(facts)[1]["why"] == f"{why} (--placebos)"
     assert naming_of(facts, more=False)[1]["why"] == why
     many = read(50.0, placebos=tuple(f"w{n}" for n in range(92)))
-    named = naming_of(list(facts_of_read(many, priors_of(many, [], []))))
+    named = naming_of(list(facts_of_read(many, priors_of(many, {}, []).rows)))
     assert named == (list(range(N)), {"fdr": 0.1, "fewest": 1, "why": None})
 
 
@@ -189,7 +213,7 @@ def test_false_names_of_an_ignorant_reader_are_few():
     wrong = 0
     for seed in range(40):
         own = read(0.0, seed=seed, placebos=tuple(f"w{n}" for n in range(92)))
-        wrong += len(naming_of(list(facts_of_read(own, priors_of(own, [], []))))[0]) > 0
+        wrong += len(naming_of(list(facts_of_read(own, priors_of(own, {}, []).rows)))[0]) > 0
     assert wrong <= 8  # .1 of 40 runs, and its exact 99 % limit
 
 

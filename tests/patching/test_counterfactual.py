@@ -198,7 +198,7 @@ ZERO = {"source": 0.0, "full": 0.0, "n": 61}
 
 def views_in(summary):
     record = record_in(COUNTERFACTUAL, summary, "x")
-    return VIEWS[COUNTERFACTUAL](record, read_calibration())[0][1]
+    return VIEWS[COUNTERFACTUAL](record, read_calibration())
 
 
 def test_beside_other_evidence_it_can_only_find(tmp_path):

@@ -5,16 +5,19 @@ import re
 import shutil
 
 import pytest
-from support.report_cases import eval_run, manifest, patch_run, seal, write
+from support.report_cases import attacked, em_run, eval_run, manifest, patch_run, seal, write
 
 from lensaudit.cli.main import run
-from lensaudit.doors import figures
+from lensaudit.doors import figures, frames
 from lensaudit.doors.figures import depth_table, latex, metrics_table, write_figures
+from lensaudit.doors.gate import Policy, gate
+from lensaudit.doors.gate_formats import as_text
 from lensaudit.errors import InputError
 from lensaudit.report.assemble import assemble
-from lensaudit.report.shelf import labelled
+from lensaudit.report.shelf import told_names
 from lensaudit.results.kinds.eval import read_eval
 from lensaudit.results.kinds.patch import read_patch
+from lensaudit.screen.depth import sentences
 from lensaudit.verdict.collect import verdicts
 
 
@@ -137,7 +140,7 @@ def test_a_model_has_one_name_on_the_page_in_the_verdict_and_in_tables(
     document = assemble([place])
     assert set(document.words()) == names
     found = verdicts([place])
-    assert set(labelled(found.models).values()) == names
+    assert set(told_names(found.called).values()) == names
     assert {one["weights"] for one in found.document()} == {
         f"sha256:{w}" for w in ("old", "new", "two")
     }
@@ -156,3 +159,40 @@ def test_a_model_has_one_name_on_the_page_in_the_verdict_and_in_tables(
     run([*gate, "json"])
     models = json.loads(capsys.readouterr().out)["models"]
     assert len({one["weights"] for one in models}) == 3
+
+
+def know_run(folder, source, weights):
+    """Who has what of one model, alone."""
+    attacked(folder.parent / "made", source, {})
+    shutil.move(folder.parent / "made" / "know", folder)
+    shutil.rmtree(folder.parent / "made")
+    inputs = manifest(source)["inputs"] | {"source": {"name": source, "weights": weights}}
+    write(folder / "manifest.json", manifest(source) | {"command": "know", "inputs": inputs})
+    seal(folder)
+
+
+@pytest.mark.parametrize("first", ["em", "know"])
+def test_a_name_hangs_on_no_order_of_folders_and_is_the_same_wherever_it_stands(tmp_path, first):
+    """A folder by exact match, which no verdict is made of; and the same weights by their name."""
+    name, folders = "runs/aaa", {"em": tmp_path / "b-em", "know": tmp_path / "b-know"}
+    folders[first] = tmp_path / f"a-{first}"
+    em_run(folders["em"], f"./{name}")
+    know_run(folders["know"], "demo/npo", f"sha256:./{name}")
+    found = verdicts([tmp_path])
+    (model,) = found.models
+    assert (model.source, model.verdict.sentence.startswith(f"./{name}: ")) == (f"./{name}", True)
+    (shown,) = assemble([tmp_path]).models.values()
+    assert (shown.name, shown.label) == (f"./{name}", "aaa")
+    assert as_text(gate(found, Policy())).splitlines()[0].split()[1] == "aaa:"
+    assert next(sentences(found)).startswith("aaa: ")
+    assert set(frames.summaries(tmp_path)["source"]) == {f"./{name}"}
+    write_figures([tmp_path], tmp_path / "figures")
+    assert "\naaa & EM" in (tmp_path / "figures" / "depth.tex").read_text()
+
+
+def test_a_model_of_the_same_name_that_was_only_attacked_has_its_own_row(tmp_path):
+    patch_run(tmp_path / "patched", "npo", n=6, n_layers=2)
+    know_run(tmp_path / "asked", "npo", "sha256:other")
+    labels = {"npo · patched", "npo · asked"}
+    assert {one.label for one in assemble([tmp_path]).models.values()} == labels
+    assert set(told_names(verdicts([tmp_path]).called).values()) == labels

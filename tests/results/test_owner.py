@@ -4,7 +4,8 @@ import pytest
 
 from lensaudit.errors import InputError
 from lensaudit.files import make_folder, write_json
-from lensaudit.results.owner import check_beside, differences, folder_of, known_as
+from lensaudit.report.shelf import labels
+from lensaudit.results.owner import check_beside, differences, folder_of, folders_for, known_as
 
 
 def held(folder, run):
@@ -102,3 +103,24 @@ def test_a_folder_is_known_by_its_place_and_other_models_by_name(tmp_path, monke
     (tmp_path / "runs").mkdir()
     assert known_as("runs") == known_as(str(tmp_path / "runs")) == str(tmp_path / "runs")
     assert known_as("demo/npo") == "demo/npo"
+
+
+def test_a_folder_has_one_place_and_one_label_however_it_is_written(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (make_folder(tmp_path / "runs" / "x") / "config.json").write_text("{}")
+    written = ("runs/x", "./runs/x", str(tmp_path / "runs" / "x"))
+    out = tmp_path / "out"
+    places = {folders_for([one, "demo/npo"], out)[one] for one in written}
+    assert places == {out / "x"}
+    assert {labels([one, "demo/npo"])[one] for one in written} == {"x"}
+    assert folders_for(["org/x", "demo/npo"], out)["org/x"] == out / "org-x"  # of the Hub
+
+
+def test_results_that_an_earlier_version_put_elsewhere_are_found(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (make_folder(tmp_path / "runs" / "x") / "config.json").write_text("{}")
+    old = patched(tmp_path / "out" / "runs-x", "runs/x")
+    assert folders_for(["runs/x", "demo/npo"], old.parent)["runs/x"] == old
+    assert folders_for(["./runs/x", "demo/npo"], old.parent)["./runs/x"] == old.parent / "x"
+    with pytest.raises(InputError, match="would stay beside"):
+        check_beside(old.parent, "patch", 1)

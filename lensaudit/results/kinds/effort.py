@@ -84,3 +84,8 @@ class EffortRecord:
     rates: list[TrainingRate] = field(default_factory=list)
     arms: Mapping[str, EffortArm]
     notes: list[str]
+
+    @property
+    def source(self) -> str:
+        """The model that is attacked."""
+        return self.model

@@ -29,3 +29,8 @@ class RelearnRecord:
     """Of the models, the training and what is asked."""
     shifts: Annotated[list[ScoreChange], Len(1)]
     """Of the model, then of `retain`, which had nothing to recover."""
+
+    @property
+    def source(self) -> str:
+        """The model that is attacked."""
+        return self.shifts[0].model
