@@ -175,6 +175,8 @@ class AuditCallback(TrainerCallback):
         self._n_rows = _checked(trainer, self.settings)
         self._rows: int | None = None
         """That a save is patched on, once a first audit has measured it."""
+        self._last: tuple[int, Path] | None = None
+        """Step and folder of the last save."""
         self._logged: set[int] = set()
         """Steps whose audit is in the trainer's history."""
         self._full: EvaluationResult | None = None
@@ -208,10 +210,11 @@ class AuditCallback(TrainerCallback):
             self._full = self._kept(str(self.settings.full), self.out, "full")
         self._kept_s = time.monotonic() - began
         self._logged = {int(row[_STEP]) for row in state.log_history if _STEP in row}
+        self._last = None
         if state.global_step:
             for step, folder in _saved(Path(args.output_dir or ".")).items():
-                if step <= state.global_step and self._is_due(step, folder, state):
-                    self._take(step, folder, state, control)
+                if step <= state.global_step:
+                    self._saw(step, folder, state, control)
 
     def on_save(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
@@ -219,16 +222,23 @@ class AuditCallback(TrainerCallback):
         """Audit the checkpoint that was written just now."""
         step = state.global_step
         folder = Path(args.output_dir or ".") / f"{PREFIX_CHECKPOINT_DIR}-{step}"
-        if self._is_due(step, folder, state):
-            self._take(step, folder, state, control)
+        self._saw(step, folder, state, control)
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
-        """Raise what failed, if that was asked."""
+        """Audit the last save of a run that ended early; raise what failed, if that was asked."""
+        if self._last is not None and self._last[0] not in {*self.audits, *self.failures}:
+            self._take(*self._last, state, control)
         if self.settings.strict and self.failures:
             told = "; ".join(f"step {step}: {one.reason}" for step, one in self.failures.items())
             raise PartialError(f"{len(self.failures)} audits failed: {told}")
+
+    def _saw(self, step: int, folder: Path, state: TrainerState, control: TrainerControl) -> None:
+        """Audit a save, if it is its turn."""
+        self._last = step, folder
+        if self._is_due(step, folder, state):
+            self._take(step, folder, state, control)
 
     def _is_due(self, step: int, folder: Path, state: TrainerState) -> bool:
         by_steps = self.trainer.args.save_strategy == SaveStrategy.STEPS

@@ -221,6 +221,25 @@ def test_every_second_save_and_the_last_are_audited(tokenizer, tmp_path, monkeyp
     assert list(callback.audits) == [2, 4, 5]
 
 
+class Stops(TrainerCallback):
+    """Ends training after a step, as early stopping does."""
+
+    def on_step_end(self, args, state, control, **more):
+        control.should_training_stop |= state.global_step == 3
+
+
+def test_the_last_save_is_audited_where_training_ends_early_too(tokenizer, tmp_path, monkeypatch):
+    trainer = made(tokenizer, tmp_path, Stops(), max_steps=6, save_steps=1)
+    callback = audited(trainer, tmp_path / "out", every=2, strict=True)
+    monkeypatch.setattr(callback, "_audited", lambda step, _: measured(tmp_path, step))
+    trainer.train()
+    assert list(callback.audits) == list(logged(trainer)) == [2, 3]
+    monkeypatch.setattr(callback, "_audited", lambda *_: 1 / 0)
+    del callback.audits[3]
+    with pytest.raises(PartialError, match="1 audits failed: step 3"):
+        callback.on_train_end(trainer.args, trainer.state, trainer.control)
+
+
 def test_a_resumed_run_audits_what_it_saved_and_nothing_that_is_called_alike(
     tokenizer, tmp_path, monkeypatch
 ):
