@@ -5,13 +5,16 @@ points are `lensaudit.metrics`, `lensaudit.attacks`, `lensaudit.suites`, `lensau
 `lensaudit.auditors`; an entry is loaded where its own name is asked for.
 """
 
+import ast
 import inspect
 import runpy
 import sys
-from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, suppress
 from contextvars import ContextVar
-from importlib import metadata
+from importlib import invalidate_caches, metadata
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import find_spec, resolve_name
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,6 +26,9 @@ from lensaudit.text import digest
 
 Group = Literal["metrics", "attacks", "suites", "rubrics", "auditors"]
 _refused: ContextVar[frozenset[str]] = ContextVar("refused", default=frozenset())
+_LIBRARIES = {"site-packages", "dist-packages"}
+_imported: dict[str, str] = {}
+"""Helper of a file that was run -> content hash of then."""
 
 
 def run_own(path: Path, wanted: str) -> dict[str, Any]:
@@ -37,6 +43,12 @@ def run_own(path: Path, wanted: str) -> dict[str, Any]:
     """
     if not path.is_file() or path.suffix != ".py":
         raise InputError(f"{path}: wanted a Python file with {wanted}")
+    invalidate_caches()  # a helper may have been written just now
+    now = {name: digest(read_text(file)) for name, file in helpers_of([path]).items()}
+    if any(_imported.get(name, code) != code for name, code in now.items()):
+        for name in now:  # all of them: one may hold what it took from another
+            sys.modules.pop(name, None)
+    _imported.update(now)
     with calling_own(f"{path}: cannot be run"):
         return runpy.run_path(str(path), run_name=f"{OWN}{path.stem}")
     raise AssertionError("what the block raises is raised again")
@@ -103,10 +115,62 @@ def load_entries(group: Group, names: Iterable[str]) -> dict[str, Any]:
 
 
 def code_of(function: Any) -> str:
-    """Content hash of the file of a function, or of all modules of the package that it is in."""
+    """Content hash of the file of a function, or of all modules of its package, with helpers."""
     top = sys.modules.get(function.__module__.partition(".")[0])
     folders = map(Path, getattr(top, "__path__", ()))
     every = [(one.relative_to(folder), one) for folder in folders for one in folder.rglob("*.py")]
     own = Path(inspect.getfile(inspect.unwrap(function)))
     files = sorted(every) or [(Path(own.name), own)]
-    return digest([[name.as_posix(), read_text(file)] for name, file in files])
+    code = digest([[name.as_posix(), read_text(file)] for name, file in files])
+    return with_helpers(code, [file for _, file in files])
+
+
+def with_helpers(code: str, files: Iterable[Path]) -> str:
+    """Content hash of files and of their helpers: that of the files alone where they have none."""
+    helpers = sorted(helpers_of(files).items())
+    return digest([code, *([name, read_text(file)] for name, file in helpers)]) if helpers else code
+
+
+def helpers_of(files: Iterable[Path]) -> dict[str, Path]:
+    """Modules that files import, and that these import, by name; nothing of them is imported.
+
+    Libraries, which a version tells, and this package are left out.
+    """
+    specs, own = dict[str, ModuleSpec | None](), {file.resolve() for file in files}
+    todo, found = [(file, "") for file in own], dict[str, Path]()
+    while todo:
+        for name in _imports(*todo.pop()):
+            if name not in specs:
+                spec = specs[name] = _spec_of(name, specs.get(name.rpartition(".")[0]))
+                if spec is not None and (spec.origin or "").endswith(".py"):
+                    found[name] = Path(str(spec.origin)).resolve()
+                    todo.append((found[name], spec.parent or ""))
+    return {name: file for name, file in found.items() if file not in own}
+
+
+def _imports(file: Path, package: str) -> Iterator[str]:
+    """Modules that a file may import, by name, each after the package that it is in."""
+    try:
+        every = [*ast.walk(ast.parse(read_text(file)))]
+    except SyntaxError:  # whoever imports it is told
+        return
+    for node in every:
+        names = [one.name for one in node.names] if isinstance(node, ast.Import) else []
+        # what a file of a package imports by dots is of that package
+        if isinstance(node, ast.ImportFrom) and (package or not node.level):
+            with suppress(ImportError):
+                base = resolve_name("." * node.level + (node.module or ""), package)
+                names = [base, *(f"{base}.{one.name}" for one in node.names)]
+        for parts in (name.split(".") for name in names):
+            yield from (".".join(parts[:n]) for n in range(1, len(parts) + 1))
+
+
+def _spec_of(name: str, package: ModuleSpec | None) -> ModuleSpec | None:
+    """Where a module is; None: it is not there, or it is none of a person's own."""
+    found = None
+    if package is not None:
+        found = PathFinder.find_spec(name, package.submodule_search_locations or [])
+    elif "." not in name and name not in {*sys.stdlib_module_names, __name__.partition(".")[0]}:
+        with suppress(ValueError):  # of one that was made by hand
+            found = find_spec(name)
+    return None if found and _LIBRARIES & {*Path(found.origin or "").parts} else found

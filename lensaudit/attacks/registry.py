@@ -10,7 +10,8 @@ from typing import Any, Literal, TypeVar
 from torch import Tensor
 
 from lensaudit.attacks.arm import AttackedModel, AttackFindings, Hit
-from lensaudit.errors import InputError
+from lensaudit.errors import InputError, WorkError
+from lensaudit.models.bridge import user_hooks
 from lensaudit.own_code import calling_own, enter, is_outside
 from lensaudit.plugins import code_of
 from lensaudit.text import digest
@@ -81,7 +82,10 @@ def attack(name: str, **what: Any) -> Callable[[Run], Run]:
 def run_attack(attack: Attack, arm: AttackedModel) -> AttackFindings:
     """What an attack found; one from outside that raises, or gives something else, scores no fact.
 
-    Every fact then says why, and the other attacks count.
+    Every fact then says why, and the other attacks count: none of its hooks stays.
+
+    Raises:
+        WorkError: a hook stays that cannot be told from the model's own.
     """
     if not attack.code:
         return attack.run(arm)
@@ -90,6 +94,18 @@ def run_attack(attack: Attack, arm: AttackedModel) -> AttackFindings:
             return _checked(attack, attack.run(arm), {fact.idx for fact in arm.facts})
     except InputError as error:
         return AttackFindings({}, unscored={fact.idx: str(error) for fact in arm.facts})
+    finally:
+        _take_hooks(attack, arm)
+
+
+def _take_hooks(attack: Attack, arm: AttackedModel) -> None:
+    for model in (arm.model, arm.full):
+        model.reset_hooks()
+        if left := user_hooks(model):
+            raise WorkError(
+                f"attack {attack.name} left a hook at {left[0]}, which would change what every "
+                "later attack finds; add it in a block of `model.hooks`"
+            )
 
 
 def _checked(attack: Attack, found: Any, facts: Collection[int]) -> AttackFindings:

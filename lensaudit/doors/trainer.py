@@ -8,7 +8,7 @@ to its history and to every integration (transformers 5.23, `Trainer.log`).
 
 import logging
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -33,7 +33,10 @@ from lensaudit.auditing.result import EvaluationResult, PatchResult
 from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.data.tofu import forget_set
 from lensaudit.errors import InputError, PartialError
+from lensaudit.models.checkpoint import open_checkpoint
 from lensaudit.models.registry import load_registry, resolve
+from lensaudit.results.manifest import MANIFEST, models_in
+from lensaudit.results.reading import json_object
 from lensaudit.results.roles import ends_as_sources
 from lensaudit.settings import (
     NO_RETAIN_MODEL,
@@ -48,6 +51,7 @@ from lensaudit.settings import (
 )
 from lensaudit.sweep.attempts import AttemptFailure, failure_of
 from lensaudit.sweep.watch import epoch_of, source_of
+from lensaudit.text import digest
 from lensaudit.verdict.collect import Keeps, kept, verdicts
 from lensaudit.verdict.decide import Code, Verdict
 
@@ -91,7 +95,7 @@ class CallbackSettings(DepthGroups):
     retain_set: RetainSet = None
     association: Asked = "quick"
     out: Place | None = None
-    """Folder of all results; None: experiments/out/trainer-<name of the output folder>."""
+    """Folder of all results; None: one in experiments/out for each output folder of a trainer."""
     strict: bool = False
     """Raise at the end of training if an audit failed."""
 
@@ -171,6 +175,8 @@ class AuditCallback(TrainerCallback):
         self._n_rows = _checked(trainer, self.settings)
         self._rows: int | None = None
         """That a save is patched on, once a first audit has measured it."""
+        self._last: tuple[int, Path] | None = None
+        """Step and folder of the last save."""
         self._logged: set[int] = set()
         """Steps whose audit is in the trainer's history."""
         self._full: EvaluationResult | None = None
@@ -180,8 +186,9 @@ class AuditCallback(TrainerCallback):
     @property
     def out(self) -> Path:
         """Folder of all results."""
-        name = Path(self.trainer.args.output_dir or ".").resolve().name
-        return Path(self.settings.out or results_folder() / f"trainer-{name}")
+        place = Path(self.trainer.args.output_dir or ".").resolve()
+        name = f"trainer-{place.name}-{digest(str(place))[:8]}"  # every grid has its `run`
+        return Path(self.settings.out or results_folder() / name)
 
     @property
     def best(self) -> CheckpointAudit | None:
@@ -203,10 +210,11 @@ class AuditCallback(TrainerCallback):
             self._full = self._kept(str(self.settings.full), self.out, "full")
         self._kept_s = time.monotonic() - began
         self._logged = {int(row[_STEP]) for row in state.log_history if _STEP in row}
+        self._last = None
         if state.global_step:
             for step, folder in _saved(Path(args.output_dir or ".")).items():
-                if step <= state.global_step and self._is_due(step, folder, state):
-                    self._take(step, folder, state, control)
+                if step <= state.global_step:
+                    self._saw(step, folder, state, control)
 
     def on_save(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
@@ -214,16 +222,23 @@ class AuditCallback(TrainerCallback):
         """Audit the checkpoint that was written just now."""
         step = state.global_step
         folder = Path(args.output_dir or ".") / f"{PREFIX_CHECKPOINT_DIR}-{step}"
-        if self._is_due(step, folder, state):
-            self._take(step, folder, state, control)
+        self._saw(step, folder, state, control)
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
-        """Raise what failed, if that was asked."""
+        """Audit the last save of a run that ended early; raise what failed, if that was asked."""
+        if self._last is not None and self._last[0] not in {*self.audits, *self.failures}:
+            self._take(*self._last, state, control)
         if self.settings.strict and self.failures:
             told = "; ".join(f"step {step}: {one.reason}" for step, one in self.failures.items())
             raise PartialError(f"{len(self.failures)} audits failed: {told}")
+
+    def _saw(self, step: int, folder: Path, state: TrainerState, control: TrainerControl) -> None:
+        """Audit a save, if it is its turn."""
+        self._last = step, folder
+        if self._is_due(step, folder, state):
+            self._take(step, folder, state, control)
 
     def _is_due(self, step: int, folder: Path, state: TrainerState) -> bool:
         by_steps = self.trainer.args.save_strategy == SaveStrategy.STEPS
@@ -277,10 +292,8 @@ class AuditCallback(TrainerCallback):
                 answered = self._known(source, place)
             except InputError as error:
                 left_out.append(str(error))
-        names = (one.name for one in place.glob(f"{_PATCHED}[0-9]*"))
-        # a checkpoint that was patched before is patched on as many rows again
-        earlier = max((int(one.removeprefix(_PATCHED)) for one in names), default=self._rows)
-        rows = earlier or (self._n_rows if asked.budget_s is None else min(FEWEST, self._n_rows))
+        earlier = self._n_rows if asked.budget_s is None else self._rows_before(source, place)
+        rows = min(earlier or FEWEST, self._n_rows)
         took, found = self._patched(source, place, rows)
         keeps, why = (), _why_not_kept(asked)
         if why is None and time.monotonic() + self._kept_s > left_s:
@@ -298,6 +311,21 @@ class AuditCallback(TrainerCallback):
         _, judged = verdicts([place]).of(found.folder)
         verdict = judged.verdict if judged else found.verdict
         return CheckpointAudit(step, folder, found, verdict, answered, keeps, tuple(left_out))
+
+    def _rows_before(self, source: str, place: Path) -> int | None:
+        """Rows that these weights were patched on before a kill, else those of the last save.
+
+        The folder may hold a step of an earlier training; fewer rows than the first are of `limit`.
+        """
+        weights = open_checkpoint(resolve(source, load_registry(self.settings.registry))).weights
+        least, there = min(FEWEST, self._n_rows), list[int]()
+        for made in place.glob(f"{_PATCHED}[0-9]*/{MANIFEST}"):
+            with suppress(InputError):  # a damaged one is replaced
+                found = models_in(json_object(made)).get("source", {})
+                rows = int(made.parent.name.removeprefix(_PATCHED))
+                if found.get("weights") == weights and rows >= least:
+                    there.append(rows)
+        return max(there, default=self._rows)
 
     def _known(self, source: str, place: Path) -> KnowResult:
         asked = self.settings

@@ -5,6 +5,7 @@ opened when such a pass is asked for. TransformerLens is imported no earlier: mo
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -272,17 +273,17 @@ class ModelPasses:
             subject.release()
 
     def measured(self, read: Read) -> Measured[Any]:
-        """The rows of one pass; see `Read` for what a kind holds."""
+        """The rows of one pass, for the caller to change; see `Read` for what a kind holds."""
         if read.kind == "patched":
             found = self._scored(read.field)
             assert isinstance(found, Measured)  # see `missing`
-            return found
+            return deepcopy(found)
         if read.kind in ("text", "jailbreak"):
             return self._texts(read)
         if read.kind == "fluency":
             return self._rated(read)
         values = [
-            float(item["norm"][0]) if read.kind == "gradient" else Trace(**item)
+            float(item["norm"][0]) if read.kind == "gradient" else Trace(**deepcopy(item))
             for item in self._made(read)
         ]
         return self._by_row(self.view(read), values)
@@ -317,7 +318,7 @@ class ModelPasses:
         """Values in the order of a view's encodings, given back to their rows."""
         remaining = iter(values)
         rows = {idx: tuple(next(remaining) for _ in one) for idx, one in view.rows.items()}
-        return Measured(rows, view.unscored, view.listed)
+        return Measured(rows, dict(view.unscored), view.listed)
 
     def _scored(self, score: str) -> Measured[float] | Failure:
         """The rows of a score, patched once.

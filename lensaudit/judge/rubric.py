@@ -31,7 +31,7 @@ from lensaudit.judge.client import Capability, JudgeClient, expected_usage, resp
 from lensaudit.judge.items import GradedItem, JudgeRequest
 from lensaudit.judge.prompts import MAX_CHARS, fill, is_cut, prompt_id
 from lensaudit.own_code import calling_own
-from lensaudit.plugins import code_of, load_entries, run_own
+from lensaudit.plugins import code_of, load_entries, run_own, with_helpers
 from lensaudit.text import digest
 
 Family = Literal["forget", "retain"]
@@ -154,7 +154,7 @@ def rubric_of(prompts: str | Path | None, grades: Sequence[str]) -> Rubric:
         raise InputError(f"{path}: evaluation_metrics is {given!r:.40}, wanted lists by family")
     own = [f"{family}={','.join(map(str, one))}" for family, one in given.items()]
     names |= _named(own, f"{path}: evaluation_metrics") | _named(grades, "--grades")
-    content = code_of(create) if brought is not None else digest(read_text(path))
+    content = code_of(create) if brought else with_helpers(digest(read_text(path)), [path])
     return Rubric(names, create, str(path), content)
 
 

@@ -9,6 +9,7 @@ is computed where it is named.
 import functools
 import math
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import replace
 from numbers import Real
 from typing import Any, get_args
@@ -34,7 +35,9 @@ def sound(one: Metric) -> Metric:
     def called(context: MetricContext) -> MetricResult:
         try:
             with calling_own(f"metric {one.name} raised"):
-                return _checked(one, one.fn(context))
+                # it may edit what it is handed: ours are read again, and written
+                done, theirs = deepcopy((context.done, context.retain))
+                return _checked(one, one.fn(replace(context, done=done, retain=theirs)))
         except InputError as error:
             return unscored(str(error), "work")
 

@@ -3,14 +3,19 @@
 import copy
 from collections import Counter
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from support import checkpoint_of, silent_in_float32
 
+from lensaudit.attacks.arm import AttackFindings
 from lensaudit.attacks.elicit import chosen
+from lensaudit.attacks.registry import Attack, run_attack
 from lensaudit.attacks.settings import WorstSettings
 from lensaudit.attacks.worst import arm_of, open_worst
+from lensaudit.errors import WorkError
 from lensaudit.models.bridge import DTYPES, bridge_from, residuals
 from lensaudit.models.causal import load_causal
 from lensaudit.models.conditions import EAGER
@@ -165,3 +170,25 @@ def test_the_stream_is_that_of_the_last_token(tiny):
     for at, ids in enumerate((prompt, prompt[:3])):
         stack, _ = residuals(model, torch.tensor([ids]))
         assert torch.allclose(found[at], stack[0, 1, -1], atol=1e-5)
+
+
+def test_a_hook_that_an_attack_from_outside_leaves_is_gone_or_ends_the_run(tiny):
+    model, full = tiny(0), tiny(1)
+    arm: Any = SimpleNamespace(model=model, full=full, facts=[])
+    tokens = torch.tensor([[5, 6, 7]])
+    plain = model(tokens)
+
+    def leaves(arm):
+        arm.model.add_hook("blocks.0.hook_out", lambda value, hook: value * 0)
+        assert not torch.equal(model(tokens), plain)
+        return AttackFindings({})
+
+    assert run_attack(Attack("leaves", leaves, code="x"), arm) == AttackFindings({})
+    assert torch.equal(model(tokens), plain)
+
+    def keeps(arm):
+        arm.full.original_model.register_forward_hook(lambda *_: None)
+        return AttackFindings({})
+
+    with pytest.raises(WorkError, match="attack keeps left a hook"):
+        run_attack(Attack("keeps", keeps, code="x"), arm)

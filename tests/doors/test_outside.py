@@ -11,11 +11,13 @@ from support.outside import PACKAGE, PLUGIN, entry_points, nothing_left, of_the_
 import lensaudit as la
 from lensaudit.cli.main import run
 from lensaudit.errors import InputError
+from lensaudit.plugins import code_of, helpers_of, run_own, with_helpers
+from lensaudit.text import digest
 
 
 @pytest.fixture(autouse=True)
 def _clean():
-    with nothing_left(PACKAGE, "broken_one", "helped"):
+    with nothing_left(PACKAGE, "broken_one", "helped", "own_tools"):
         yield
 
 
@@ -365,3 +367,35 @@ def test_the_examples_entries_are_what_its_files_enter(installed):
     for group, entries in of_the_example().items():
         found = metadata.entry_points(group=f"lensaudit.{group}")
         assert {one.name for one in found} == entries.keys()
+
+
+def test_own_code_stands_on_its_file_and_on_what_that_imports_of_ones_own(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    file, tools = tmp_path / "mine.py", tmp_path / "own_tools"
+    plain = "import json\nimport torch\nfrom lensaudit.errors import InputError\nX = 1\n"
+    file.write_text(f"{plain}def fn():\n    return X\n")
+    alone = digest([["mine.py", file.read_text()]])
+    assert code_of(run_own(file, "x")["fn"]) == alone, "as it was before helpers counted"
+    assert with_helpers("code", [file]) == "code"
+    tools.mkdir()
+    (tools / "__init__.py").write_text("")
+    (tools / "first.py").write_text("from . import second\ndef k():\n    return second.K\n")
+    (tools / "second.py").write_text("K = 1\n")
+    (tools / "other.py").write_text("K = 1\n")
+    file.write_text("from own_tools.first import k\ndef fn():\n    import own_tools.late\n")
+    assert helpers_of([file]).keys() == {"own_tools", "own_tools.first", "own_tools.second"}
+    assert "own_tools" not in sys.modules
+    (tools / "late.py").write_text("broken(\n")
+    seen = [code_of(run_own(file, "x")["fn"])]
+    for name, text in (
+        ("second", "K = 20\n"),
+        ("late", ""),
+        ("first", "def k():\n    return 300\n"),
+    ):
+        (tools / f"{name}.py").write_text(text)
+        found = run_own(file, "x")
+        seen.append(code_of(found["fn"]))
+        assert found["k"]() == (300 if name == "first" else 20), "the helper of now is run"
+    assert len({*seen}) == 4
+    (tools / "other.py").write_text("K = 2\n")
+    assert code_of(run_own(file, "x")["fn"]) == seen[-1]

@@ -28,6 +28,7 @@ from lensaudit.errors import InputError, PartialError, WorkError
 from lensaudit.models.registry import EMBEDDED
 from lensaudit.results.kinds.eval import EvaluationResult, MetricResult
 from lensaudit.results.kinds.patch import PatchSummary
+from lensaudit.results.manifest import MANIFEST
 from lensaudit.results.reading import read_as
 from lensaudit.verdict.collect import Keeps
 from lensaudit.verdict.decide import Verdict
@@ -220,6 +221,25 @@ def test_every_second_save_and_the_last_are_audited(tokenizer, tmp_path, monkeyp
     assert list(callback.audits) == [2, 4, 5]
 
 
+class Stops(TrainerCallback):
+    """Ends training after a step, as early stopping does."""
+
+    def on_step_end(self, args, state, control, **more):
+        control.should_training_stop |= state.global_step == 3
+
+
+def test_the_last_save_is_audited_where_training_ends_early_too(tokenizer, tmp_path, monkeypatch):
+    trainer = made(tokenizer, tmp_path, Stops(), max_steps=6, save_steps=1)
+    callback = audited(trainer, tmp_path / "out", every=2, strict=True)
+    monkeypatch.setattr(callback, "_audited", lambda step, _: measured(tmp_path, step))
+    trainer.train()
+    assert list(callback.audits) == list(logged(trainer)) == [2, 3]
+    monkeypatch.setattr(callback, "_audited", lambda *_: 1 / 0)
+    del callback.audits[3]
+    with pytest.raises(PartialError, match="1 audits failed: step 3"):
+        callback.on_train_end(trainer.args, trainer.state, trainer.control)
+
+
 def test_a_resumed_run_audits_what_it_saved_and_nothing_that_is_called_alike(
     tokenizer, tmp_path, monkeypatch
 ):
@@ -307,6 +327,14 @@ def test_an_audit_that_fails_costs_a_line_and_no_training(tokenizer, tmp_path, m
     assert told[0] == "step 1: not audited: logits are not finite"
 
 
+def patched(place, rows, source):
+    """A finished run of `patch`, as far as its manifest tells of which weights it is."""
+    folder = place / f"{door._PATCHED}{rows}"
+    folder.mkdir(parents=True, exist_ok=True)
+    inputs = {"source": {"name": source, "weights": source}}
+    (folder / MANIFEST).write_text(json.dumps({"inputs": inputs}))
+
+
 def clocked(monkeypatch, callback, per_row=1.0, know=5.0, kept=2.0):
     """A world in which time passes by asking alone; what was asked, in order."""
     asked, now = [], [0.0]
@@ -315,7 +343,8 @@ def clocked(monkeypatch, callback, per_row=1.0, know=5.0, kept=2.0):
         def work(source, place, rows=0):
             asked.append(rows or name)
             now[0] += seconds * (rows or 1)
-            (place / f"{door._PATCHED}{rows}" if rows else place).mkdir(parents=True, exist_ok=True)
+            if rows:
+                patched(place, rows, source)
             return (seconds * rows, found) if rows else found
 
         return work
@@ -328,6 +357,8 @@ def clocked(monkeypatch, callback, per_row=1.0, know=5.0, kept=2.0):
     monkeypatch.setattr(callback, "_patched", passing("patch", per_row, patch))
     monkeypatch.setattr(callback, "_kept", passing("kept", kept, summary))
     monkeypatch.setattr(door, "verdicts", lambda _: SimpleNamespace(of=lambda _: (None, None)))
+    monkeypatch.setattr(door, "resolve", lambda name, _: name)
+    monkeypatch.setattr(door, "open_checkpoint", lambda name: SimpleNamespace(weights=name))
     callback._full, callback._kept_s = summary, kept
     return asked
 
@@ -375,6 +406,35 @@ def test_later_saves_are_patched_on_as_many_rows_and_on_fewer_where_time_ran_ove
     asked = clocked(monkeypatch, callback)
     callback._audited(4, tmp_path)
     assert asked == ["know", 16, "kept"]
+
+
+@pytest.mark.parametrize("budget", [None, 1000.0])
+def test_what_an_earlier_run_left_in_the_folder_does_not_say_how_many_rows_are_patched(
+    tokenizer, tmp_path, monkeypatch, budget
+):
+    trainer = made(tokenizer, tmp_path / "run")
+    callback = audited(trainer, tmp_path / "out", limit=10, budget_s=budget)
+    asked = clocked(monkeypatch, callback)
+    place = callback.out / "step-2"
+    patched(place, 4, str(tmp_path))  # by a first run with limit=4
+    patched(place, 9, "other weights")
+    (place / "patch-10").mkdir()  # a killed one
+    found = callback._audited(2, tmp_path)
+    assert asked == ["know", 10, "kept"] if budget is None else ["know", 8, "kept", 10]
+    assert found.left_out == ()
+    patched(place, 64, str(tmp_path))  # by a run without limit
+    callback._audited(2, tmp_path)
+    assert asked[-2:] == [10, "kept"]
+
+
+def test_two_trainings_whose_output_folders_are_called_alike_have_results_of_their_own(
+    tokenizer, tmp_path
+):
+    first, second = (
+        AuditCallback(made(tokenizer, tmp_path / one / "run"), **ASKED).out for one in "ab"
+    )
+    assert first != second
+    assert first.name.startswith("trainer-run-")
 
 
 WRONG = [

@@ -10,6 +10,7 @@ from lensaudit.evaluation.suite import evaluate
 from lensaudit.metrics import registry
 from lensaudit.metrics.registry import (
     MetricResult,
+    Read,
     all_metrics,
     metric,
     ordered,
@@ -76,3 +77,39 @@ def test_a_name_can_be_registered_once():
         @metric("mia_loss", high_means="knows", source="here", tofu=())
         def again(context) -> MetricResult:
             return unscored("never")
+
+
+def test_a_metric_from_outside_that_edits_what_it_is_handed_changes_no_other(
+    tiny_tokenizer, monkeypatch
+):
+    """Told of the passes, of needs and of the retain model's log."""
+    names = ["forget_truth_ratio", "forget_Q_A_Prob", "mia_loss"]
+    passes, retain = tiny_passes(tiny_tokenizer), {}
+    plain = evaluate(tiny_passes(tiny_tokenizer), "tofu", names)
+    retain["forget_truth_ratio"] = plain["forget_truth_ratio"]
+    monkeypatch.setattr(registry, "METRICS", dict(all_metrics()))
+
+    @metric(
+        "edits",
+        high_means="knows",
+        source="here",
+        tofu=[Read("trace", "forget")],
+        needs=("forget_truth_ratio", "retain:forget_truth_ratio"),
+    )
+    def edits(context):
+        read = context.passes.measured(context.reads[0])
+        for (trace,) in read.rows.values():
+            trace.log_prob.sort()
+        read.unscored[0] = "mine"
+        for logs in (context.done, context.retain):
+            for record in logs["forget_truth_ratio"].records.values():
+                record["score"] = 0.0
+        return 1.0
+
+    assert edits.__module__ == __name__
+    found = evaluate(passes, "tofu", ["edits", *names], retain=retain)
+    assert found["edits"].value == 1.0
+    assert {name: found[name] for name in names} == {name: plain[name] for name in names}
+    assert retain["forget_truth_ratio"] == plain["forget_truth_ratio"]
+    assert passes.measured(Read("trace", "forget")).unscored == {}
+    assert evaluate(passes, "tofu", names) == plain
