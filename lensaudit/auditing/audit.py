@@ -29,6 +29,7 @@ from lensaudit.errors import Failure, failure_in
 from lensaudit.files import make_folder
 from lensaudit.models.bridge import opened_once
 from lensaudit.patching.prepare import prepare
+from lensaudit.patching.scoring import check_fits
 from lensaudit.patching.session import Session
 from lensaudit.patching.summary import beside_score
 from lensaudit.progress import Notice, Tell, unheard
@@ -105,6 +106,7 @@ def open_audit(
     patch = asked_of_patch(settings, settings.retain_set)
     depth = prepare(names, patch, notice=notice)
     neutral, _ = beside_score(depth)
+    check_fits(depth)
     said = {
         model: open_in(model, asked, place, rated=False)
         for model, asked, place in evaluations(names, settings, out)

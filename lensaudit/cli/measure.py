@@ -226,9 +226,8 @@ def _plan(audit: "library.auditing_audit.OpenedAudit") -> str:
 
 
 def _say_plan(audit: "library.auditing_audit.OpenedAudit") -> None:
-    plan = _plan(audit)  # refuses what would not fit, whether it is heard or not
     if not is_quiet():
-        say(plan, err=True)
+        say(_plan(audit), err=True)
 
 
 def _check_scale(off: Iterable[str | None]) -> None:

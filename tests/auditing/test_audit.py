@@ -21,7 +21,7 @@ from lensaudit.auditing.question import asked_of_patch, evaluations
 from lensaudit.auditing.settings import AuditSettings
 from lensaudit.cli.main import run
 from lensaudit.data.embedded import embedded_rows
-from lensaudit.errors import WorkError
+from lensaudit.errors import InputError, WorkError
 from lensaudit.evaluation import passes
 from lensaudit.models import checkpoint
 from lensaudit.models.registry import load_registry, resolve
@@ -523,6 +523,19 @@ def test_a_fresh_audit_that_breaks_leaves_the_earlier_one(audited, tmp_path, mon
             tmp_path / "out",
         )
     assert {p: p.read_bytes() for p in before} == before
+
+
+def test_an_audit_without_room_is_refused_before_anything_is_touched(
+    audited, tmp_path, monkeypatch
+):
+    _, folder, _ = audited
+    shutil.copytree(folder / "out", tmp_path / "out")
+    before = {p: p.read_bytes() for p in (tmp_path / "out").rglob("*") if p.is_file()}
+    monkeypatch.setattr("lensaudit.models.large.placement.free_bytes", lambda device: 1000)
+    monkeypatch.setattr("lensaudit.auditing.audit.measure", None)
+    with pytest.raises(InputError, match="are free on cpu"):
+        audited_into(SOURCES, settings_of(tmp_path, **BARE), tmp_path / "out")
+    assert {p: p.read_bytes() for p in (tmp_path / "out").rglob("*") if p.is_file()} == before
 
 
 def test_an_audit_opens_each_checkpoint_once(tmp_path, monkeypatch):
