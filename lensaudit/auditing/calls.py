@@ -92,8 +92,6 @@ def evaluated(
     progress: Tell = unheard,
 ) -> EvaluationResult:
     """Run `auditing.evaluate.evaluate_into`, or read the files of a finished run."""
-    check_asked(model, settings, settings.registry)
-    usual = evaluation_folder(model, settings, folder)
 
     def made(question: Question) -> tuple[EvaluationResult, list[Path]]:
         from lensaudit.auditing.evaluate import evaluate_into  # seconds to import
@@ -110,7 +108,24 @@ def evaluated(
         finished = [] if found.failures else [found.folder / MANIFEST]
         return read_evaluation(model, found.folder), finished
 
-    def found(question: Question) -> EvaluationResult | None:
+    return found_or(made, model, settings, folder, notice)
+
+
+def found_or(
+    made: Callable[[Question], tuple[R, Iterable[Path]]],
+    model: str,
+    settings: EvaluateSettings,
+    folder: Path | None,
+    notice: Notice = unheard,
+) -> EvaluationResult | R:
+    """The files of a finished evaluation that asked the same; else what `made` gives.
+
+    Arguments are those of `evaluated` and `answered`.
+    """
+    check_asked(model, settings, settings.registry)
+    usual = evaluation_folder(model, settings, folder)
+
+    def found(question: Question) -> EvaluationResult | R | None:
         place = question.where(usual, named=folder is not None)
         read = functools.partial(read_evaluation, model, place)
         return told(question, [place / MANIFEST], read, notice)

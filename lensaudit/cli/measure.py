@@ -137,7 +137,6 @@ def evaluate_command(
     if dry_run and log is not None:
         raise InputError("--from-log computes at once; there is no plan to print")
     if dry_run:
-        library.auditing_question.check_asked(model or "", settings, settings.registry)
         say(library.plans_said.plan_evaluation(model or "", settings, out).text())
         return
     if log is not None:
