@@ -13,8 +13,6 @@ from lensaudit.errors import InputError
 from lensaudit.models.bridge import DTYPES, opened_models
 from lensaudit.models.checkpoint import Checkpoint
 from lensaudit.models.large.placement import placement_of
-from lensaudit.models.sizes import sizes_on_disk
-from lensaudit.patching.budget import MemoryBudget
 from lensaudit.patching.options import Engine
 from lensaudit.patching.outcome import Outcome, calibration_of, outcome_of
 from lensaudit.patching.preflight import planned_engine, sweep_gap
@@ -174,9 +172,12 @@ def check_fits(session: Session) -> None:
     if settings.score == "em" or not run.incomplete():
         return
     if not opened_models():  # what is held may be let go, or is what is loaded
-        spread = settings.memory_bytes if settings.spread else None
-        how = {"dtype": DTYPES[settings.dtype], "device": settings.device}
-        placement_of(session.full, **how, spread=spread)
+        placement_of(
+            session.full,
+            dtype=DTYPES[settings.dtype],
+            device=settings.device,
+            spread=settings.memory_bytes if settings.spread else None,
+        )
     _check_batch(run)
 
 
@@ -190,9 +191,8 @@ def _use(session: Session, engine: Engine) -> None:
 def _check_batch(session: Session) -> None:
     settings, n_sources = session.settings, len(session.incomplete())
     if n_sources and settings.score != "lens":
-        sizes = sizes_on_disk(session.full, settings.dtype)
-        sweeps = settings.engine == "sweep"
-        MemoryBudget(sizes, settings, sweeps).check(session.encoded, n_sources=n_sources)
+        budget = session.budget(sweeps=settings.engine == "sweep")
+        budget.check(session.encoded, n_sources=n_sources)
 
 
 def _streams(session: Session) -> dict[str, CachedSource]:

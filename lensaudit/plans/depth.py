@@ -19,7 +19,6 @@ from lensaudit.models.large.placement import placement_of
 from lensaudit.models.sizes import BYTES, sizes_on_disk
 from lensaudit.patching.alignment import ALIGN_TOKENS_PER_DIM, one_a_group
 from lensaudit.patching.asking import WAYS, DirectQuestions, questions_of
-from lensaudit.patching.budget import MemoryBudget
 from lensaudit.patching.controls import rows_for_map, uncompared
 from lensaudit.patching.exact_match import kept_texts
 from lensaudit.patching.options import ANSWER_TOKENS, REFERENCE_TOKENS
@@ -137,7 +136,7 @@ def _placement(session: Session, n_rows: int, n_caches: int) -> str:
     """Where the weights are, the same for each model of one shape. Controls are not counted."""
     settings, full, encoded = session.settings, session.full, session.encoded
     engine = settings.computed_with
-    budget = MemoryBudget(sizes_on_disk(full, settings.dtype), settings, engine != "oracle")
+    budget = session.budget(sweeps=engine != "oracle")
     n_sources, n_layers = len(session.patched_in()), len(settings.at_layers)
     n_batches = len(budget.batches(encoded, lambda e: n_sources * n_layers, n_sources=n_sources))
     n_scoring = {

@@ -551,3 +551,27 @@ def test_an_audit_opens_each_checkpoint_once(tmp_path, monkeypatch):
     audit.audit_into(("demo/npo", "demo/idknll"), settings, tmp_path / "o")
 
     assert sorted(opened) == ["full", "idknll", "npo", "retain"]
+
+
+def test_another_run_in_the_usual_folder_opens_nothing_twice(tmp_path, monkeypatch):
+    opened, evaluation, depth = [], audit.open_evaluation, audit.prepare
+
+    def of(model, *how, **more):
+        opened.append(model)
+        return evaluation(model, *how, **more)
+
+    def prepared(names, *how, **more):
+        opened.append("patch")
+        return depth(names, *how, **more)
+
+    monkeypatch.setattr(audit, "open_evaluation", of)
+    monkeypatch.setattr("lensaudit.auditing.evaluate.open_evaluation", of)
+    monkeypatch.setattr(audit, "prepare", prepared)
+    monkeypatch.chdir(tmp_path)
+    usual = tmp_path / "experiments" / "out" / "audit-demo-npo"
+    usual.mkdir(parents=True)
+    (usual / "begun.json").write_text('{"command": "know"}')
+    found = open_audit(["demo/npo"], settings_of(tmp_path, **BARE))
+    assert found.folder.name.startswith("audit-demo-npo-")
+    assert {one.place.parent.parent for one in found.said.values()} == {found.folder}
+    assert sorted(opened) == ["demo/npo", "demo/retain", "patch"]
