@@ -4,6 +4,7 @@ import gc
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -106,20 +107,22 @@ def answer_into(
 def _answered(know: Know, run: RunFolder, notice: Notice, progress: Tell) -> KnowResult:
     out = run.path
 
-    def work() -> KnowRecord:
+    @cache
+    def asked() -> KnowOutcome:
         for line in know.lines():
             notice(line)
-        return write_outcome(ask(know, progress=progress), know, out)
+        return ask(know, progress=progress)
 
     record = recorded.in_folder(
         run,
         know.identity(),
         KnowRecord,
-        work,
+        lambda: write_outcome(asked(), know, out),
         options=plain(know.settings),
         inputs=know.inputs(),
         device=know.device,
         files=(*FILES, PERSONS) if know.people else FILES,
+        computed=asked,
         notice=notice,
     )
     return KnowResult(know.source.spec.name, out, record)

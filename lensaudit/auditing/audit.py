@@ -7,7 +7,7 @@ from pathlib import Path
 
 from lensaudit.auditing import evaluate as evaluating
 from lensaudit.auditing import patch as patching
-from lensaudit.auditing.evaluate import OpenedEvaluation, grew, open_evaluation, open_in
+from lensaudit.auditing.evaluate import OpenedEvaluation, grew, open_evaluation, placed_in
 from lensaudit.auditing.measuring import Steps, measure, who_has_what
 from lensaudit.auditing.question import (
     EVAL,
@@ -26,9 +26,11 @@ from lensaudit.auditing.settings import AuditSettings
 from lensaudit.auditing.step import Opened, Step, wanted
 from lensaudit.data.neutral import Neutral
 from lensaudit.errors import Failure, failure_in
+from lensaudit.evaluation.passes import ModelPasses
 from lensaudit.files import make_folder
 from lensaudit.models.bridge import opened_once
 from lensaudit.patching.prepare import prepare
+from lensaudit.patching.scoring import check_fits
 from lensaudit.patching.session import Session
 from lensaudit.patching.summary import beside_score
 from lensaudit.progress import Notice, Tell, unheard
@@ -68,9 +70,9 @@ class OpenedAudit:
     """Source -> the questions on who has what, or why none are asked."""
 
     @property
-    def remarks(self) -> list[str]:
+    def not_asked(self) -> dict[str, str]:
         """The sources that are not asked who has what, and why."""
-        return [f"{name}: {one}" for name, one in self.associations.items() if isinstance(one, str)]
+        return {name: one for name, one in self.associations.items() if isinstance(one, str)}
 
 
 def open_audit(
@@ -98,15 +100,18 @@ def open_audit(
     out = audit_folder(names, folder)
     if folder is not None:
         check_free(out, COMMAND)
-    elif out.exists():
-        out = _own_folder(names, settings, out, notice)
-    for name in (PATCH, KNOW):
-        check_beside(out / name, name, len(names))
     patch = asked_of_patch(settings, settings.retain_set)
     depth = prepare(names, patch, notice=notice)
+    steps = evaluations(names, settings, out)
+    passes = {model: open_evaluation(model, asked) for model, asked, _ in steps}
+    if folder is None:
+        out = _own_folder(depth, passes, settings, out, notice)
+    for name in (PATCH, KNOW):
+        check_beside(out / name, name, len(names))
     neutral, _ = beside_score(depth)
+    check_fits(depth)
     said = {
-        model: open_in(model, asked, place, rated=False)
+        model: placed_in(model, asked, place, passes[model])
         for model, asked, place in evaluations(names, settings, out)
     }
     controls, step = controls_of(names, settings), wanted(who, settings)
@@ -152,8 +157,7 @@ def audit_into(
     audit = open_audit(sources, settings, folder, who=who, notice=notice)
     opened(audit)
     check_free(audit.folder, COMMAND)
-    place = make_folder(audit.folder)
-    with in_turn(place, lambda: notice(f"{place}: {BUSY}")) as waited:
+    with in_turn(make_folder(audit.folder), lambda: notice(f"{audit.folder}: {BUSY}")) as waited:
         if waited and (done := theirs()) is not None:
             return done
         claim(audit.folder, COMMAND, (), AUDIT_MANIFEST)
@@ -181,7 +185,6 @@ def _audited(audit: OpenedAudit, started: float, notice: Notice, progress: Tell)
         progress=progress,
     )
     said = {one: place for one, _, place in steps.evaluations if (place / LOG).exists()}
-    known = {name: one.folder for name, one in found.known.items()}
     failures += [
         Failure(one.source, "patch", "work", one.reason or "")
         for one in found.depths
@@ -189,12 +192,14 @@ def _audited(audit: OpenedAudit, started: float, notice: Notice, progress: Tell)
     ]
     if not failures and not any(one.failures for one in found.said.values()):
         # the manifest of the whole: each step's own, and every file that these tell of
-        parts = (audit.folder / name for name in (PATCH, EVAL, KNOW))
-        made = [one for part in parts for one in part.rglob(f"*{MANIFEST}")]
+        made = [
+            one
+            for part in (PATCH, EVAL, KNOW)
+            for one in (audit.folder / part).rglob(f"*{MANIFEST}")
+        ]
         files = {path for one in made for path in (one, *answered_for(one)) if path.exists()}
         options = {"sources": list(names), **plain(settings, without=("fresh",))}
-        why = {name: one for name, one in audit.associations.items() if isinstance(one, str)}
-        inputs = {NOT_ASKED: why} if why else {}
+        inputs = {NOT_ASKED: audit.not_asked} if audit.not_asked else {}
         manifest(
             COMMAND,
             kind="audit",
@@ -211,17 +216,32 @@ def _audited(audit: OpenedAudit, started: float, notice: Notice, progress: Tell)
         (audit.folder / AUDIT_MANIFEST).unlink(missing_ok=True)
     anchor = anchor_of(names, settings)
     beside = [one for one in audit.said if one == anchor or one not in names]
-    return joined(audit.folder, found.depths, said, known, failures, beside)
+    return joined(
+        audit.folder,
+        found.depths,
+        said,
+        {name: one.folder for name, one in found.known.items()},
+        failures,
+        beside,
+    )
 
 
-def _own_folder(names: Sequence[str], settings: AuditSettings, base: Path, notice: Notice) -> Path:
+def _own_folder(
+    depth: Session,
+    passes: Mapping[str, ModelPasses],
+    settings: AuditSettings,
+    base: Path,
+    notice: Notice,
+) -> Path:
     """The usual folder, or one of its own beside it where that holds another run's results."""
-    depth = prepare(names, asked_of_patch(settings, settings.retain_set), notice=unheard)
-    places = folders_for(tuple(depth.sources), base / PATCH)
-    runs = {place: patching.run_of(depth, name) for name, place in places.items()}
+    names = tuple(depth.sources)
+    runs = {
+        place: patching.run_of(depth, name)
+        for name, place in folders_for(names, base / PATCH).items()
+    }
     found = [differences(place, run, patching.run_in) for place, run in runs.items()]
     for model, asked, place in evaluations(names, settings, base):
-        run = runs[place] = evaluating.run_of(model, asked, place, open_evaluation(model, asked))
+        run = runs[place] = evaluating.run_of(model, asked, place, passes[model])
         found.append(differences(place, run, evaluating.run_in, grew))
     why = other_owner(base, COMMAND) or next((line for one in found for line in one.values()), None)
     if why is None:

@@ -5,7 +5,6 @@ same again is given what the files say, and no model library is imported for it;
 run is made again.
 """
 
-import functools
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -52,7 +51,6 @@ def patched(
 ) -> list[PatchResult]:
     """Run `auditing.patch.patch_into`, or read the files of a finished run."""
     names = tuple(dict.fromkeys(sources))
-    usual = folders_for(names, folder)
 
     def manifests(folders: Sequence[Path]) -> list[Path]:
         beside = len(folders) > 1 and settings.score != "em"
@@ -76,8 +74,10 @@ def patched(
         return found, manifests([one.folder for one in found])
 
     def found(question: Question) -> list[PatchResult] | None:
-        named = folder is not None
-        there = {name: question.where(one, named=named) for name, one in usual.items()}
+        there = {
+            name: question.where(one, named=folder is not None)
+            for name, one in folders_for(names, folder).items()
+        }
         return told(question, manifests([*there.values()]), lambda: read_patched(there), notice)
 
     return answered(lambda: patch_key(names, settings), found, made, notice, fresh=settings.fresh)
@@ -92,8 +92,6 @@ def evaluated(
     progress: Tell = unheard,
 ) -> EvaluationResult:
     """Run `auditing.evaluate.evaluate_into`, or read the files of a finished run."""
-    check_asked(model, settings, settings.registry)
-    usual = evaluation_folder(model, settings, folder)
 
     def made(question: Question) -> tuple[EvaluationResult, list[Path]]:
         from lensaudit.auditing.evaluate import evaluate_into  # seconds to import
@@ -107,13 +105,30 @@ def evaluated(
             opened=question.opened,
             placed=notice,  # what was there before says nothing of the run
         )
-        finished = [] if found.failures else [found.folder / MANIFEST]
-        return read_evaluation(model, found.folder), finished
+        return (
+            read_evaluation(model, found.folder),
+            [] if found.failures else [found.folder / MANIFEST],
+        )
 
-    def found(question: Question) -> EvaluationResult | None:
-        place = question.where(usual, named=folder is not None)
-        read = functools.partial(read_evaluation, model, place)
-        return told(question, [place / MANIFEST], read, notice)
+    return found_or(made, model, settings, folder, notice)
+
+
+def found_or(
+    made: Callable[[Question], tuple[R, Iterable[Path]]],
+    model: str,
+    settings: EvaluateSettings,
+    folder: Path | None,
+    notice: Notice = unheard,
+) -> EvaluationResult | R:
+    """The files of a finished evaluation that asked the same; else what `made` gives.
+
+    Arguments are those of `evaluated` and `answered`.
+    """
+    check_asked(model, settings, settings.registry)
+
+    def found(question: Question) -> EvaluationResult | R | None:
+        place = question.where(evaluation_folder(model, settings, folder), named=folder is not None)
+        return told(question, [place / MANIFEST], lambda: read_evaluation(model, place), notice)
 
     return answered(
         lambda: evaluation_key(model, settings), found, made, notice, fresh=settings.fresh
@@ -143,7 +158,6 @@ def audited(
     """
     who = wanted(who, settings)
     names = tuple(dict.fromkeys(sources))
-    usual = audit_folder(names, folder)
 
     def made(question: Question) -> tuple[Audited, list[Path]]:
         check_rows(names, settings)
@@ -151,8 +165,8 @@ def audited(
 
         def opened(audit: Any) -> None:
             planned(audit)
-            for line in audit.remarks:
-                question.tell(line)
+            for name, why in audit.not_asked.items():
+                question.tell(f"{name}: {why}")
             question.opened()
 
         found = audit_into(
@@ -169,9 +183,15 @@ def audited(
         return found, []
 
     def there(question: Question) -> Audited | None:
-        place = question.where(usual, AUDIT_MANIFEST, named=folder is not None)
-        read = functools.partial(read_audit, names, settings, place)
-        return told(question, [place / AUDIT_MANIFEST], read, notice)
+        place = question.where(
+            audit_folder(names, folder), AUDIT_MANIFEST, named=folder is not None
+        )
+        return told(
+            question,
+            [place / AUDIT_MANIFEST],
+            lambda: read_audit(names, settings, place),
+            notice,
+        )
 
     return answered(
         lambda: audit_key(names, settings, who), there, made, notice, fresh=settings.fresh

@@ -129,8 +129,8 @@ def evaluate_into(
         notice(f"retain model {first}")
     opened(passes)
     if first is not None:
-        own = {"retain": None, "classifier": None, "reference": None}
-        theirs = replace(settings, metrics=tuple(retain_names(metrics)), **own)
+        asked = tuple(retain_names(metrics))
+        theirs = replace(settings, metrics=asked, retain=None, classifier=None, reference=None)
         found = evaluate_into(first, theirs, place / RETAIN, notice=notice, progress=progress)
         reference = found.entries
     n_passes, done = len(counted_in(settings, passes)), itertools.count(1)
@@ -150,15 +150,18 @@ def evaluate_into(
     said = notes(passes, reads_of(metrics, passes, settings.suite))
     log = write_log(place, settings.suite, entries)
     write_jsonl(place / "results.jsonl", result_rows(settings.suite, passes, entries))
-    inputs = inputs_of(passes) | reference_of(settings, place)
-    inputs["notes"] = said
-    inputs["metrics"] = {
-        one.name: {
-            "high_means": one.high_means,
-            "family": one.family,
-            "source": one.source,
-        }
-        for one in ordered(settings.suite, entries)
+    inputs = {
+        **inputs_of(passes),
+        **reference_of(settings, place),
+        "notes": said,
+        "metrics": {
+            one.name: {
+                "high_means": one.high_means,
+                "family": one.family,
+                "source": one.source,
+            }
+            for one in ordered(settings.suite, entries)
+        },
     }
     manifest(
         COMMAND,
@@ -208,9 +211,27 @@ def open_in(
         check_free(folder, COMMAND)
     opened = settings if rated else replace(settings, classifier=None)
     passes = open_evaluation(model, opened, notice=notice)
+    return placed_in(model, settings, folder, passes, placed)
+
+
+def placed_in(
+    model: str,
+    settings: EvaluateSettings,
+    folder: Path | None,
+    passes: ModelPasses,
+    placed: Notice = unheard,
+) -> OpenedEvaluation:
+    """The folder of an evaluation that is open; arguments and refusals are those of `open_in`."""
     run = run_of(model, settings, folder, passes)
-    usual, named = evaluation_folder(model, settings, folder), folder is not None
-    place = folder_of(usual, run, run_in, named=named, tell=placed, grew=grew, kind=KIND)
+    place = folder_of(
+        evaluation_folder(model, settings, folder),
+        run,
+        run_in,
+        named=folder is not None,
+        tell=placed,
+        grew=grew,
+        kind=KIND,
+    )
     return OpenedEvaluation(settings, passes, run, place)
 
 
@@ -285,8 +306,9 @@ def compared(settings: EvaluateSettings, passes: ModelPasses) -> Mapping[str, Me
     """
     if not settings.retain_log:
         return {}
-    log = read_log(Path(settings.retain_log))
-    return retain_reference(log, passes, settings.suite, _empty(settings))
+    return retain_reference(
+        read_log(Path(settings.retain_log)), passes, settings.suite, _empty(settings)
+    )
 
 
 def reference_of(settings: EvaluateSettings, place: Path) -> dict[str, Any]:

@@ -14,12 +14,11 @@ from lensaudit.patching.outcome import (
     BY_TOKEN,
     FILES,
     Summarised,
-    clear,
     write_comparison,
     write_result,
 )
 from lensaudit.patching.prepare import prepare
-from lensaudit.patching.scoring import manifest_of
+from lensaudit.patching.scoring import check_fits, manifest_of
 from lensaudit.patching.session import Session
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.patching.summary import NOT_A_DEPTH, beside_score, summaries
@@ -85,6 +84,7 @@ def patch_into(
 
     A model of which nothing can be scored is a result without a value; its files say why. The same
     run may go on in another process: each takes its turn to look into a folder and to write there.
+    An earlier result stays until the files of this one are written in its place.
 
     Args:
         sources: names, Hub ids or folders; the same one twice counts once.
@@ -107,13 +107,12 @@ def patch_into(
     session = prepare(sources, settings, notice=notice, progress=progress)
     beside = beside_score(session)
     opened(session)
+    check_fits(session)
     folders = folders_in(session, folder, placed or notice)
     for one in folders.values():
         make_folder(one)
         with in_turn(one):
             claim(one, COMMAND, FILES)
-            if not settings.fresh:
-                clear(one)
     with session:
         found = summaries(session, *beside)
     nulls, results = read_calibration(), dict[str, PatchResult]()
@@ -129,7 +128,6 @@ def patch_into(
         )
         with in_turn(folders[name]):
             claim(folders[name], COMMAND, FILES)
-            clear(folders[name])
             write_result(folders[name], rows, one.cells, summary, made)
             results[name] = read_patched({name: folders[name]})[0]
     outcomes = [one.outcome for one in found if one.outcome is not None]

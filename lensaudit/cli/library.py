@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from lensaudit.attacks.rtt import summary as rtt_summary
     from lensaudit.auditing import audit as auditing_audit
     from lensaudit.auditing import calls as auditing_calls
-    from lensaudit.auditing import question as auditing_question
     from lensaudit.auditing import result as auditing_result
     from lensaudit.data import facts as data_facts
     from lensaudit.data import relations as data_relations

@@ -137,7 +137,6 @@ def evaluate_command(
     if dry_run and log is not None:
         raise InputError("--from-log computes at once; there is no plan to print")
     if dry_run:
-        library.auditing_question.check_asked(model or "", settings, settings.registry)
         say(library.plans_said.plan_evaluation(model or "", settings, out).text())
         return
     if log is not None:
@@ -226,9 +225,8 @@ def _plan(audit: "library.auditing_audit.OpenedAudit") -> str:
 
 
 def _say_plan(audit: "library.auditing_audit.OpenedAudit") -> None:
-    plan = _plan(audit)  # refuses what would not fit, whether it is heard or not
     if not is_quiet():
-        say(plan, err=True)
+        say(_plan(audit), err=True)
 
 
 def _check_scale(off: Iterable[str | None]) -> None:

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     import pandas as pd  # pyright: ignore[reportMissingTypeStubs]
     from matplotlib.axes import Axes
 
-    from lensaudit.auditing.audit import OpenedAudit
-
 notice = logging.getLogger(__name__).warning
 """Remarks on a result; without a handler Python prints them on stderr."""
 
@@ -142,13 +140,6 @@ def patch(
     return list(map(shown, found))
 
 
-def _counted(opened: "OpenedAudit") -> None:
-    """Count what is to do, which refuses a model that would not fit."""
-    from lensaudit.plans.audit import plan_of  # seconds to import
-
-    plan_of(opened)
-
-
 @door(AuditSettings)
 def audit(
     source: tuple[str, ...], settings: AuditSettings, out: Path | None, progress: Tell
@@ -163,15 +154,7 @@ def audit(
     >>> result.uds, result.ci95, result.metrics["forget_Q_A_Prob"]  # doctest: +SKIP
     (0.09, (0.01, 0.17), 0.04)
     """
-    found = audited(
-        source,
-        settings,
-        out,
-        who=WHO_HAS_WHAT,
-        notice=notice,
-        progress=progress,
-        planned=_counted,
-    )
+    found = audited(source, settings, out, who=WHO_HAS_WHAT, notice=notice, progress=progress)
     return list(map(shown_audit, found.results))
 
 

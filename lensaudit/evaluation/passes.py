@@ -387,8 +387,9 @@ class ModelPasses:
 
         obeyed = {"obeyed": dict(self.subject.obeyed)} if self.subject.obeyed else {}
         how: dict[str, Any] = {"n_new": n_new, **obeyed}
-        texts = list(prompts.values())
-        return self._kept(f"{kind}-{split.name}", self.subject, texts, make, split, **how)
+        return self._kept(
+            f"{kind}-{split.name}", self.subject, list(prompts.values()), make, split, **how
+        )
 
     def _new_tokens(self, read: Read) -> dict[int, list[int]]:
         """Generated tokens by idx."""

@@ -285,8 +285,9 @@ class _Examination:
         if align == "auto" and misfit is None and (outcome.uds or 0.0) < ALIGN_FROM:
             return f"{NOT_NEEDED}: UDS is below {ALIGN_FROM:g}"
         if not self._matched(source):
-            lost = self.session.token_match(source, self.session.encoded).unscored
-            return next(iter(lost.values()))
+            return next(
+                iter(self.session.token_match(source, self.session.encoded).unscored.values())
+            )
         try:
             for one in (source, self.session.full, *self.retains.values()):
                 if (place := (one.weights, source.d_model)) not in self.maps:

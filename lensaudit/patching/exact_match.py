@@ -355,8 +355,7 @@ def em_result(source: str, checkpoint: Checkpoint, session: Session, found: Matc
         per_layer=per_layer,
         **_form_part(settings, found, own),
     )
-    rows = sorted(rows, key=lambda row: row["idx"])
-    return Summarised(summary, rows, (EM_COLUMNS, cells), None)
+    return Summarised(summary, sorted(rows, key=lambda row: row["idx"]), (EM_COLUMNS, cells), None)
 
 
 def _unpatched(at: int, found: Matches, own: Mapping[str, str]) -> dict[str, Any]:

@@ -73,8 +73,8 @@ class ResolvedSettings(PatchSettings):
         """
         if self.part != "resid":
             return "all" if of_full and self.computed_with == "sweep" else None
-        patched_into = of_full and self.computed_with != "lens"
-        return "all" if patched_into else self.positions_replaced
+        # patched into, unless the lens reads it
+        return "all" if of_full and self.computed_with != "lens" else self.positions_replaced
 
     def document(self) -> dict[str, Any]:
         """What moves a number, and how it is computed: as a manifest holds it."""

@@ -254,12 +254,6 @@ LAYER_COLUMNS = ("idx", "group", "layer", "s1", "s2", "ke", "erasure")
 PAIR_COLUMNS = ("a", "b", "score_a", "score_b", "difference", "low", "high", "n", "n_groups", "why")
 
 
-def clear(folder: Path) -> None:
-    """Take away the verdict of an earlier run: what is found here belongs to one finished run."""
-    for name in ("summary.json", "manifest.json"):
-        (folder / name).unlink(missing_ok=True)
-
-
 def write_result(
     folder: Path,
     rows: Sequence[Mapping[str, Any]],
@@ -267,7 +261,12 @@ def write_result(
     summary: PatchSummary,
     manifest: Manifest,
 ) -> None:
-    """Write results.jsonl, layers.csv, summary.json and, last, manifest.json."""
+    """Write results.jsonl, layers.csv, summary.json and, last, manifest.json.
+
+    Those of an earlier run go first: what is found here belongs to one finished run.
+    """
+    for name in ("summary.json", MANIFEST):
+        (folder / name).unlink(missing_ok=True)
     write_jsonl(folder / "results.jsonl", rows)
     write_csv(folder / "layers.csv", *cells)
     write_json(folder / "summary.json", document(summary))

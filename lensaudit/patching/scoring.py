@@ -10,15 +10,16 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lensaudit.errors import InputError
+from lensaudit.models.bridge import DTYPES, opened_models
 from lensaudit.models.checkpoint import Checkpoint
-from lensaudit.models.sizes import sizes_on_disk
-from lensaudit.patching.budget import MemoryBudget
+from lensaudit.models.large.placement import placement_of
 from lensaudit.patching.options import Engine
 from lensaudit.patching.outcome import Outcome, calibration_of, outcome_of
 from lensaudit.patching.preflight import planned_engine, sweep_gap
 from lensaudit.patching.score_cache import example_hash
 from lensaudit.patching.session import Session
 from lensaudit.patching.sources import CachedSource
+from lensaudit.progress import unheard
 from lensaudit.results.manifest import Manifest, computed_by, manifest
 from lensaudit.settings import COUNTERFACTUAL, NO_RETAIN_MODEL
 
@@ -154,14 +155,44 @@ def compute(session: Session) -> None:
         )
 
 
+def as_run(session: Session) -> Session:
+    """The session with the engine that a run would take: its scores are kept under that."""
+    return session.under(engine=planned_engine(session.full, session.settings, unheard))
+
+
+def check_fits(session: Session) -> None:
+    """Refuse weights or an example that rows still to be scored have no room for; none is loaded.
+
+    Exact match is refused when it loads: what it lacks are texts.
+
+    Raises:
+        InputError: says what is taken, and what there is.
+    """
+    settings, run = session.settings, as_run(session)
+    if settings.score == "em" or not run.incomplete():
+        return
+    if not opened_models():  # what is held may be let go, or is what is loaded
+        placement_of(
+            session.full,
+            dtype=DTYPES[settings.dtype],
+            device=settings.device,
+            spread=settings.memory_bytes if settings.spread else None,
+        )
+    _check_batch(run)
+
+
 def _use(session: Session, engine: Engine) -> None:
     """Patch by this engine, if its largest example fits; the lens patches nothing."""
-    if session.settings.score == "lens":
-        return
-    session.use(engine)
-    if n_sources := len(session.incomplete()):
-        sizes, settings = sizes_on_disk(session.full, session.settings.dtype), session.settings
-        MemoryBudget(sizes, settings, engine == "sweep").check(session.encoded, n_sources=n_sources)
+    if session.settings.score != "lens":
+        session.use(engine)
+        _check_batch(session)
+
+
+def _check_batch(session: Session) -> None:
+    settings, n_sources = session.settings, len(session.incomplete())
+    if n_sources and settings.score != "lens":
+        budget = session.budget(sweeps=settings.engine == "sweep")
+        budget.check(session.encoded, n_sources=n_sources)
 
 
 def _streams(session: Session) -> dict[str, CachedSource]:

@@ -205,6 +205,10 @@ class Session(AbstractContextManager):
                 ) from error
         return models[checkpoint.weights]
 
+    def budget(self, *, sweeps: bool) -> MemoryBudget:
+        """Bytes that batches of `full` take, by the sweep or by one pass per layer."""
+        return MemoryBudget(sizes_on_disk(self.full, self.settings.dtype), self.settings, sweeps)
+
     def runner(self, rows: Sequence[Encoded]) -> Runner:
         """What computes scores of these rows; `full` is loaded and checked once."""
         settings, how, reads = self.settings, self._how, self.settings.score == "lens"
@@ -213,8 +217,7 @@ class Session(AbstractContextManager):
             check_model(full, rows[0], settings.dtype)
             check_component(full, rows[0], settings)
             decoder = None if reads else usable_decoder(full, settings, self.notice)
-            sizes = sizes_on_disk(self.full, settings.dtype)
-            budget = MemoryBudget(sizes, settings, reads or decoder is not None)
+            budget = self.budget(sweeps=reads or decoder is not None)
             self._runners[how] = Runner(full, None, decoder, settings, budget)
         runner = self._runners[how]
         if not runner.budget.sweeps:

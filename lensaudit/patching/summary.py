@@ -203,8 +203,7 @@ def beside_score(session: Session) -> tuple[Neutral | None, list[Anchored]]:
     Raises:
         InputError: a file or a model that is named for it does not do.
     """
-    neutral = None if session.settings.without_retain else controls_of(session)
-    return neutral, kept_beside(session)
+    return None if session.settings.without_retain else controls_of(session), kept_beside(session)
 
 
 def summaries(

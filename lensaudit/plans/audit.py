@@ -49,7 +49,9 @@ def plan_of(opened: OpenedAudit) -> AuditPlan:
         InputError: a model would not fit.
     """
     depth = planned(opened.depth, opened.neutral)
-    steps = {model: said.plan_of(one) for model, one in opened.said.items()}
+    steps = {
+        model: said.plan_of(one, done=said.is_there(one)) for model, one in opened.said.items()
+    }
     anchor = anchor_of(opened.names, opened.settings)
     if anchor in steps and not steps[anchor].done:
         # what is compared with the retain model follows from it

@@ -15,16 +15,15 @@ from lensaudit.data.neutral import FEWEST_VALIDITY_ROWS, Neutral
 from lensaudit.data.spans import Encoded
 from lensaudit.errors import InputError
 from lensaudit.models.checkpoint import Checkpoint
-from lensaudit.models.large.placement import where_spread, whole_placement
+from lensaudit.models.large.placement import placement_of
 from lensaudit.models.sizes import BYTES, sizes_on_disk
 from lensaudit.patching.alignment import ALIGN_TOKENS_PER_DIM, one_a_group
 from lensaudit.patching.asking import WAYS, DirectQuestions, questions_of
-from lensaudit.patching.budget import MemoryBudget
 from lensaudit.patching.controls import rows_for_map, uncompared
 from lensaudit.patching.exact_match import kept_texts
 from lensaudit.patching.options import ANSWER_TOKENS, REFERENCE_TOKENS
-from lensaudit.patching.preflight import planned_engine
 from lensaudit.patching.prepare import prepare
+from lensaudit.patching.scoring import as_run
 from lensaudit.patching.session import Session
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.patching.sources import others_of
@@ -84,11 +83,6 @@ def planned(session: Session, neutral: Neutral | None) -> Plan:
     return plan_of(session, told, n_more, asking)
 
 
-def as_run(session: Session) -> Session:
-    """The session with the engine that a run would take: its scores are kept under that."""
-    return session.under(engine=planned_engine(session.full, session.settings, unheard))
-
-
 def plan_of(
     session: Session, controls: str = "", n_more: int = 0, asking: Plan | None = None
 ) -> Plan:
@@ -142,7 +136,7 @@ def _placement(session: Session, n_rows: int, n_caches: int) -> str:
     """Where the weights are, the same for each model of one shape. Controls are not counted."""
     settings, full, encoded = session.settings, session.full, session.encoded
     engine = settings.computed_with
-    budget = MemoryBudget(sizes_on_disk(full, settings.dtype), settings, engine != "oracle")
+    budget = session.budget(sweeps=engine != "oracle")
     n_sources, n_layers = len(session.patched_in()), len(settings.at_layers)
     n_batches = len(budget.batches(encoded, lambda e: n_sources * n_layers, n_sources=n_sources))
     n_scoring = {
@@ -291,8 +285,7 @@ def planned_text(
         InputError: it would not fit.
     """
     run_in = getattr(torch, dtype)
-    placement = where_spread(checkpoint, dtype=run_in, device=device, spread=spread)
-    placement = placement or whole_placement(checkpoint, dtype=run_in, device=device)
+    placement = placement_of(checkpoint, dtype=run_in, device=device, spread=spread)
     said = f"weights: {placement.text()}"
     if placement.way == "whole":
         return said

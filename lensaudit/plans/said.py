@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+from lensaudit.auditing.calls import found_or
 from lensaudit.auditing.evaluate import (
     OpenedEvaluation,
     compared,
@@ -33,29 +34,41 @@ def plan_evaluation(model: str, settings: EvaluateSettings, folder: Path | None 
     Raises:
         InputError: as `evaluate_into`.
     """
+    found = found_or(lambda question: (None, ()), model, settings, folder)
+    if found is not None:
+        return Plan((f"nothing to do: {found.folder} holds this result",), done=True)
     opened = open_in(model, settings, folder, rated=False)
     compared(settings, opened.passes)
     return plan_of(opened)
 
 
-def plan_of(opened: OpenedEvaluation) -> Plan:
-    """The same of an opened evaluation, whose retain model's log may be made before it."""
+def is_there(opened: OpenedEvaluation) -> bool:
+    """Whether its folder holds this result, whole, of the same rows and models compared with."""
+    settings, passes, place = opened.settings, opened.passes, opened.place
+    if settings.fresh or not is_whole(place) or differences(place, opened.run, run_in):
+        return False
+    made = read_json(place / MANIFEST)["inputs"]
+    inputs = inputs_of(passes) | reference_of(settings, place) | {"model": made["model"]}
+    return made == made | json.loads(canonical_json(inputs | from_outside()))
+
+
+def plan_of(opened: OpenedEvaluation, *, done: bool = False) -> Plan:
+    """What an opened evaluation would do, whose retain model's log may be made before it.
+
+    Args:
+        opened: the evaluation.
+        done: its result is there, and only read again from passes that are kept.
+    """
     settings, passes, place = opened.settings, opened.passes, opened.place
     counted = counted_in(settings, passes)
     n_texts, n_answers = (
         sum(n for n, kind in counted.values() if kind == what) for what in ("texts", "questions")
     )
-    done = not settings.fresh and is_whole(place) and not differences(place, opened.run, run_in)
-    if done:  # what it compares with must be the same, too
-        made = read_json(place / MANIFEST)["inputs"]
-        inputs = inputs_of(passes) | reference_of(settings, place) | {"model": made["model"]}
-        inputs |= from_outside()
-        done = made == made | json.loads(canonical_json(inputs))
     n_kept = 0 if settings.fresh else len(list((place / PASSES).glob("*.npz")))
     kept = f"; {n_kept} passes kept from before" if n_kept and not done else ""
     lines = [f"{name}: {n} {what}" for name, (n, what) in counted.items()]
     return Plan(
-        (f"nothing to do: {place} holds this result",) if done else tuple(lines),
+        tuple(lines),
         n_texts + n_answers,
         n_kept=n_kept,
         done=done,

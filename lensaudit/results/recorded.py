@@ -6,7 +6,7 @@ from typing import Any
 
 from lensaudit.files import write_json
 from lensaudit.progress import Notice, unheard
-from lensaudit.results.manifest import manifest
+from lensaudit.results.manifest import MANIFEST, manifest
 from lensaudit.results.reading import Record, document, read_as
 from lensaudit.results.run_folder import RunFolder, held, nothing_to_do, seal
 
@@ -37,7 +37,8 @@ def in_folder(
         device: for the manifest.
         files: that the manifest answers for.
         fresh: make it again.
-        computed: what `work` writes; a finished run stays as it is until that is there.
+        computed: what `work` writes; a finished run, be it another one that is replaced, stays as
+            it is until that is there.
         notice: told that there is nothing to do.
 
     Raises:
@@ -45,10 +46,10 @@ def in_folder(
     """
     started, out = time.monotonic(), run.path
     path = out / "summary.json"
-    if run.is_done:
-        if not fresh:
-            notice(nothing_to_do(out))
-            return read_as(record, path)
+    if run.is_done and not fresh:
+        notice(nothing_to_do(out))
+        return read_as(record, path)
+    if (out / MANIFEST).exists():
         computed()
     run.begin()
     found, inputs = work(), {**identity, **inputs}

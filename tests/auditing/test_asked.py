@@ -30,7 +30,7 @@ from lensaudit.patching.settings import PatchSettings
 from lensaudit.results.manifest import BEGUN, signed
 from lensaudit.results.question import Question
 from lensaudit.screen.depth import comparison_of
-from lensaudit.text import digest
+from lensaudit.text import digest, slug
 from lensaudit.turns import in_turn
 
 RUN = """
@@ -327,17 +327,42 @@ def test_nor_is_anything_where_all_is_to_be_fresh_or_asked_otherwise(copied):
         finished(("demo/npo", "nobody"), settings, folder)
 
 
-def test_a_fresh_run_that_breaks_leaves_the_earlier_result(copied, monkeypatch):
+def contents(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("other", [{"fresh": True}, {"tau": 0.5}], ids=str)
+def test_a_run_that_breaks_leaves_the_earlier_result_which_is_not_its_own(
+    copied, monkeypatch, other
+):
     settings, folder = copied
-    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    before = contents(folder)
 
     def killed(*how):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("lensaudit.auditing.patch.summaries", killed)
     with pytest.raises(KeyboardInterrupt):
-        patched(SOURCES, replace(settings, fresh=True), folder)
+        patched(SOURCES, replace(settings, **other), folder)
     assert {path: path.read_bytes() for path in before} == before
+    assert all((folder / slug(one) / BEGUN).exists() for one in SOURCES)
+    assert finished(SOURCES, replace(settings, **other), folder) is None
+
+
+def test_a_run_that_is_refused_touches_nothing_and_what_is_kept_needs_no_room(copied, monkeypatch):
+    settings, folder = copied
+    before, said = contents(folder), list[str]()
+    for where, what in (
+        ("lensaudit.models.large.placement.free_bytes", lambda device: 1000),
+        ("lensaudit.patching.budget.MemoryBudget.planned", 1),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(where, what)
+            with pytest.raises(InputError, match="take"):
+                patched(SOURCES, replace(settings, scope="boundary"), folder, notice=said.append)
+        assert (contents(folder), said) == (before, [])
+    monkeypatch.setattr("lensaudit.models.large.placement.free_bytes", lambda device: 1000)
+    assert patched(SOURCES, replace(settings, tau=0.5), folder)[0].value is not None
 
 
 def test_what_a_run_replaces_is_said_once_and_keeps_nobody_from_its_answer(copied):

@@ -21,7 +21,7 @@ from lensaudit.auditing.question import asked_of_patch, evaluations
 from lensaudit.auditing.settings import AuditSettings
 from lensaudit.cli.main import run
 from lensaudit.data.embedded import embedded_rows
-from lensaudit.errors import WorkError
+from lensaudit.errors import InputError, WorkError
 from lensaudit.evaluation import passes
 from lensaudit.models import checkpoint
 from lensaudit.models.registry import load_registry, resolve
@@ -525,6 +525,19 @@ def test_a_fresh_audit_that_breaks_leaves_the_earlier_one(audited, tmp_path, mon
     assert {p: p.read_bytes() for p in before} == before
 
 
+def test_an_audit_without_room_is_refused_before_anything_is_touched(
+    audited, tmp_path, monkeypatch
+):
+    _, folder, _ = audited
+    shutil.copytree(folder / "out", tmp_path / "out")
+    before = {p: p.read_bytes() for p in (tmp_path / "out").rglob("*") if p.is_file()}
+    monkeypatch.setattr("lensaudit.models.large.placement.free_bytes", lambda device: 1000)
+    monkeypatch.setattr("lensaudit.auditing.audit.measure", None)
+    with pytest.raises(InputError, match="are free on cpu"):
+        audited_into(SOURCES, settings_of(tmp_path, **BARE), tmp_path / "out")
+    assert {p: p.read_bytes() for p in (tmp_path / "out").rglob("*") if p.is_file()} == before
+
+
 def test_an_audit_opens_each_checkpoint_once(tmp_path, monkeypatch):
     opened, real = [], checkpoint.weights_hash
 
@@ -538,3 +551,27 @@ def test_an_audit_opens_each_checkpoint_once(tmp_path, monkeypatch):
     audit.audit_into(("demo/npo", "demo/idknll"), settings, tmp_path / "o")
 
     assert sorted(opened) == ["full", "idknll", "npo", "retain"]
+
+
+def test_another_run_in_the_usual_folder_opens_nothing_twice(tmp_path, monkeypatch):
+    opened, evaluation, depth = [], audit.open_evaluation, audit.prepare
+
+    def of(model, *how, **more):
+        opened.append(model)
+        return evaluation(model, *how, **more)
+
+    def prepared(names, *how, **more):
+        opened.append("patch")
+        return depth(names, *how, **more)
+
+    monkeypatch.setattr(audit, "open_evaluation", of)
+    monkeypatch.setattr("lensaudit.auditing.evaluate.open_evaluation", of)
+    monkeypatch.setattr(audit, "prepare", prepared)
+    monkeypatch.chdir(tmp_path)
+    usual = tmp_path / "experiments" / "out" / "audit-demo-npo"
+    usual.mkdir(parents=True)
+    (usual / "begun.json").write_text('{"command": "know"}')
+    found = open_audit(["demo/npo"], settings_of(tmp_path, **BARE))
+    assert found.folder.name.startswith("audit-demo-npo-")
+    assert {one.place.parent.parent for one in found.said.values()} == {found.folder}
+    assert sorted(opened) == ["demo/npo", "demo/retain", "patch"]

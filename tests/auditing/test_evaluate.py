@@ -9,14 +9,16 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import lensaudit as la
-from lensaudit.auditing.evaluate import evaluate_into
+from lensaudit.auditing.calls import evaluated
+from lensaudit.auditing.evaluate import evaluate_into, open_in
 from lensaudit.auditing.question import own_data
 from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.errors import InputError, VerificationError, WorkError
 from lensaudit.evaluation.log import read_log
 from lensaudit.metrics.inside import scores
 from lensaudit.models.registry import load_registry, resolve
-from lensaudit.plans.said import plan_evaluation
+from lensaudit.plans.said import is_there, plan_evaluation
+from lensaudit.results.manifest import BEGUN
 from lensaudit.results.run_log import compare, read_run
 
 ASKED = EvaluateSettings(metrics=("forget_Q_A_Prob",), limit=2, data="demo")
@@ -29,6 +31,10 @@ def done(tmp_path_factory):
     shutil.copytree(resolve("demo/npo", load_registry()).local, place / "model")
     evaluate_into(str(place / "model"), ASKED, place / "out")
     return place
+
+
+def is_done(model, asked, out):
+    return is_there(open_in(model, asked, out, rated=False))
 
 
 def copied(done, tmp_path):
@@ -97,29 +103,52 @@ def test_every_setting_decides_whether_an_evaluation_is_done(done, tmp_path):
     changes = other_settings(copied(done, tmp_path))
     assert changes.keys() == {one.name for one in dataclasses.fields(EvaluateSettings)}
     model, out = str(done / "model"), done / "out"
-    assert plan_evaluation(model, ASKED, out).done
+    assert is_done(model, ASKED, out)
     found = {
-        name: plan_evaluation(model, dataclasses.replace(ASKED, **{name: value}), out).done
+        name: is_done(model, dataclasses.replace(ASKED, **{name: value}), out)
         for name, (value, wanted) in changes.items()
         if wanted is not None  # the others ask the Hub, or for a template that thinks
     }
     assert found == {name: wanted for name, (_, wanted) in changes.items() if wanted is not None}
     # what `auto` meant here
-    assert plan_evaluation(model, dataclasses.replace(ASKED, dtype="float32"), out).done
-    assert not plan_evaluation("demo/npo", ASKED, out).done
+    assert is_done(model, dataclasses.replace(ASKED, dtype="float32"), out)
+    assert not is_done("demo/npo", ASKED, out)
+
+
+def test_a_plan_says_nothing_to_do_exactly_where_the_run_then_writes_nothing(tmp_path, monkeypatch):
+    out, wrote = tmp_path / "out", []
+
+    def stamps():
+        return {one: (one.stat().st_ino, one.stat().st_mtime_ns) for one in out.rglob("*")}
+
+    def run(**changes):
+        asked, before = replace(ASKED, activations=tmp_path / "a", **changes), stamps()
+        plan = plan_evaluation("demo/npo", asked, out)
+        evaluated("demo/npo", asked, out)
+        wrote.append(stamps() != before)
+        assert (plan.done, plan.text().startswith("nothing to do")) == (not wrote[-1],) * 2
+
+    for changes in ({}, {}, {"batch_size": 3}, {"batch_size": 3}, {"fresh": True}, {}):
+        run(**changes)
+    (out / BEGUN).write_text("{}")
+    run()
+    monkeypatch.setattr("lensaudit.auditing.question.code_digest", lambda: "another version")
+    run()
+    run()
+    assert wrote == [True, False, True, False, True, False, True, True, False]
 
 
 def test_other_weights_under_the_same_name_are_not_done(done, tmp_path):
     place = copied(done, tmp_path)
     model, out = str(place / "model"), place / "out"
     evaluate_into(model, ASKED, out)
-    assert plan_evaluation(model, ASKED, out).done
+    assert is_done(model, ASKED, out)
     path = next((place / "model").glob("*.safetensors"))
     weights = load_file(path)
     name = next(iter(weights))
     weights[name] = weights[name] + torch.tensor(0.01, dtype=weights[name].dtype)
     save_file(weights, path, metadata={"format": "pt"})
-    assert not plan_evaluation(model, ASKED, out).done
+    assert not is_done(model, ASKED, out)
 
 
 def test_another_retain_log_at_the_same_place_is_another_run_and_explains_it(tmp_path):
@@ -130,9 +159,9 @@ def test_another_retain_log_at_the_same_place_is_another_run_and_explains_it(tmp
         other = evaluate_into(f"demo/{name}", replace(ours, limit=4), tmp_path / "theirs" / name)
         assert other.folder is not None
         shutil.copytree(other.folder, log, dirs_exist_ok=True)
-        assert not plan_evaluation("demo/npo", asked, tmp_path / "retain").done
+        assert not is_done("demo/npo", asked, tmp_path / "retain")
         evaluate_into("demo/npo", asked, tmp_path / name)
-        assert plan_evaluation("demo/npo", asked, tmp_path / name).done
+        assert is_done("demo/npo", asked, tmp_path / name)
         made[name] = read_run(tmp_path / name, whole=True)
     found = compare(made["retain"], made["full"])
     assert found.of("explains")[0].startswith("inputs.retain_log: ")
@@ -140,7 +169,7 @@ def test_another_retain_log_at_the_same_place_is_another_run_and_explains_it(tmp
     assert list(found.values) == ["privleak"]
     # a log that was only written again is the same
     (log / "TOFU_EVAL.json").touch()
-    assert plan_evaluation("demo/npo", asked, tmp_path / "full").done
+    assert is_done("demo/npo", asked, tmp_path / "full")
 
 
 def test_from_python_with_text_for_paths_and_several_models(tmp_path):

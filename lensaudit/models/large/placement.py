@@ -369,6 +369,15 @@ def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
+def placement_of(
+    checkpoint: Checkpoint, *, dtype: torch.dtype, device: str, spread: int | None
+) -> Placement:
+    """Where weights are put, spread or not; arguments and refusals are those of `where_spread`."""
+    return where_spread(checkpoint, dtype=dtype, device=device, spread=spread) or whole_placement(
+        checkpoint, dtype=dtype, device=device
+    )
+
+
 def whole_placement(checkpoint: Checkpoint, *, dtype: torch.dtype, device: str) -> Placement:
     """All weights on the device.
 
