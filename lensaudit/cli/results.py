@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 import click
@@ -132,14 +133,14 @@ def rm(runs: tuple[Path, ...], dry_run: bool, as_json: bool) -> None:
 
     A folder that holds anything else, or a model, stays as it is; what it holds is named.
     """
-    found = {one.folder.resolve(): one for one in map(_read, runs)}.values()
+    found = {one.folder.resolve(): one for one in map(_read, runs)}
+    # a run that lies in another goes first
+    inmost = [found[one] for one in sorted(found, key=lambda one: -len(one.parts))]
+    remove = partial(library.results_run_log.remove, inner=[one.folder for one in inmost])
     # all are looked at before one is gone
-    removed = [
-        {"folder": str(one.folder), "n_bytes": library.results_run_log.remove(one, dry_run=True)}
-        for one in found
-    ]
-    for one in [] if dry_run else found:
-        library.results_run_log.remove(one)
+    removed = [{"folder": str(one.folder), "n_bytes": remove(one, dry_run=True)} for one in inmost]
+    for one in [] if dry_run else inmost:
+        remove(one)
     verb = "would remove" if dry_run else "removed"
     lines = [f"{verb} {one['folder']} ({size(one['n_bytes'])})" for one in removed]
     answer({"removed": removed, "dry_run": dry_run}, lines, as_json=as_json)
