@@ -236,17 +236,21 @@ def verify_command(folders: tuple[Path, ...], as_json: bool) -> None:
     if something is not as it was written, or a FOLDER holds nothing that can be compared.
     """
     found = library.doors_verify.verify(*folders)
-    bad = [one for one in found if one.problems]
-    kinds = sorted(Counter(one.kind for one in found).items())
+    unread = [one for one in found if one.kind == "unread"]
+    bad = [one for one in found if one.problems and one not in unread]
+    kinds = sorted(Counter(one.kind for one in found if one not in unread).items())
     compared = ", ".join(f"{n} {kind}" for kind, n in kinds) or "nothing"
-    lines = [f"{one.place}: {line}" for one in bad for line in one.problems]
-    lines.append(f"compared: {compared}; {len(bad)} damaged")
+    lines = [f"{one.place}: {line}" for one in (*bad, *unread) for line in one.problems]
+    cannot = f"{len(unread)} cannot be read"
+    lines.append(f"compared: {compared}; {len(bad)} damaged" + (f"; {cannot}" if unread else ""))
     answer([asdict(one) for one in found], lines, as_json=as_json, pretty=True)
     if bad:
         raise VerificationError(
             f"{len(bad)} of {len(found)} are no longer as they were written; run again the "
             "commands that made them"
         )
+    if unread:
+        raise VerificationError(f"{cannot}, so nobody can check whether something was changed")
     for one in folders:
         if not any(Path(checked.place).is_relative_to(one) for checked in found):
             raise VerificationError(

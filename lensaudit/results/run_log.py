@@ -189,17 +189,21 @@ class Comparison:
 def find_runs(places: Sequence[Path], notice: Notice = unheard) -> list[Run]:
     """Every finished run in some folders, the latest first.
 
-    `notice` is told what is left out: a run whose manifest cannot be read, and numbers that are not
-    as they were written, or whose manifest is not.
+    `notice` is told what is left out: a folder or manifest that cannot be read, and numbers that
+    are not as they were written, or whose manifest is not.
 
     Raises:
         InputError: a place is no folder.
     """
     found: dict[Path, Run] = {}
+
+    def unread(error: OSError) -> None:
+        notice(f"{error.filename}: cannot be read ({error.strerror}); runs in it are left out")
+
     for place in places:
         if not place.is_dir():
             raise InputError(f"{place}: no such folder; wanted one with results")
-        for folder, names in folders_below(place):
+        for folder, names in folders_below(place, unread=unread):
             if MANIFEST not in names:
                 continue
             try:
