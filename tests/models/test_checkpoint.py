@@ -247,6 +247,14 @@ def test_a_key_that_the_architecture_does_not_read_refuses_nothing(folder, chang
     )
 
 
+def test_an_infinity_in_a_configuration_counts_as_any_other_value(folder):
+    found = [opened(folder).weights]
+    for value in (float("inf"), float("-inf"), float("nan")):
+        change(folder / "config.json", time_step_limit=[0.0, value])
+        found += [opened(folder).weights] * 2
+    assert len(set(found)) == 4
+
+
 def test_shards_are_hashed_together_and_a_missing_one_is_named(folder):
     split(folder)
     before = opened(folder)
