@@ -206,6 +206,8 @@ def test_a_tokenizer_saved_again_is_the_same_and_one_that_cuts_otherwise_is_not(
         (lambda f: write(f / "config.json", "{"), "config.json: line 1 is not JSON"),
         (lambda f: write(f / "config.json", []), "holds list, wanted a JSON object"),
         (lambda f: change(f / "config.json", num_hidden_layers=None), "num_hidden_layers is None"),
+        (lambda f: change(f / "config.json", num_attention_heads=0), "num_attention_heads is 0"),
+        (lambda f: change(f / "config.json", num_key_value_heads=-1), "num_key_value_heads is -1"),
         (lambda f: change(f / "config.json", model_type="falcon", alibi=True), "with ALiBi; its"),
         (
             lambda f: change(f / "config.json", model_type="gpt2", scale_attn_weights=False),
