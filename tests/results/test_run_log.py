@@ -268,7 +268,9 @@ def resealed(folder, change):
     write_json(folder / "manifest.json", signed(content))
 
 
-@pytest.mark.parametrize("name", ["../witness", "a/../../witness", "/etc/hostname"])
+@pytest.mark.parametrize(
+    "name", ["../witness", "a/../../witness", "/etc/hostname", "", ".", "a\0b", "a\0/b"]
+)
 def test_a_manifest_deletes_nothing_outside_its_folder(tmp_path, name):
     folder = made(tmp_path / "run")
     (tmp_path / "witness").write_text("x")
