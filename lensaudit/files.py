@@ -233,7 +233,7 @@ def files_below(folder: Path, ours: Callable[[Path], bool]) -> list[Path]:
     if others:
         more = f" and {len(others) - 5} more" if len(others) > 5 else ""
         raise InputError(
-            f"{folder}: holds {', '.join(others[:5])}{more}, which lensaudit has no record of; "
+            f"{folder}: holds {', '.join(others[:5])}{more}, which no record of its own names; "
             "the folder stays as it is: move them away, or delete it yourself"
         )
     return found

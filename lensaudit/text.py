@@ -9,9 +9,9 @@ from typing import Any
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
-def canonical_json(value: Any) -> str:
-    """JSON in one spelling per value, for hashes: sorted keys, no blanks, no NaN."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+def canonical_json(value: Any, *, allow_nan: bool = False) -> str:
+    """JSON in one spelling per value, for hashes: sorted keys, no blanks, NaN only if allowed."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=allow_nan)
 
 
 def digest(value: Any) -> str:

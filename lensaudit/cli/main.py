@@ -5,6 +5,7 @@ import errno
 import importlib
 import io
 import os
+import re
 import signal
 import sys
 import warnings
@@ -20,6 +21,9 @@ from lensaudit.cli.terminal import LEVELS, announce, listening
 from lensaudit.errors import LensAuditError
 from lensaudit.files import os_error
 from lensaudit.text import printable
+
+_USER = re.compile(r"(?<=\w\w:)(//?)[^\s/]*@")
+"""User and password in an address; of a place one slash is left."""
 
 COMMANDS = {
     "init": ("lensaudit.cli.setup:init", "Write lensaudit.toml: models and rows, named once."),
@@ -314,8 +318,12 @@ def _has_place() -> bool:
 
 
 def complain(message: str, exit_code: int) -> int:
-    """Print at most three lines on stderr and return the exit code."""
-    click.echo("lensaudit: " + "\n".join(printable(message).splitlines()[:3]), err=True)
+    """Print at most three lines on stderr and return the exit code.
+
+    An address that was typed where a place or name is wanted loses its user and password.
+    """
+    shown = _USER.sub(r"\1…@", printable(message))
+    click.echo("lensaudit: " + "\n".join(shown.splitlines()[:3]), err=True)
     return exit_code
 
 

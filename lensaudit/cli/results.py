@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 import click
@@ -132,14 +133,14 @@ def rm(runs: tuple[Path, ...], dry_run: bool, as_json: bool) -> None:
 
     A folder that holds anything else, or a model, stays as it is; what it holds is named.
     """
-    found = {one.folder.resolve(): one for one in map(_read, runs)}.values()
+    found = {one.folder.resolve(): one for one in map(_read, runs)}
+    # a run that lies in another goes first
+    inmost = [found[one] for one in sorted(found, key=lambda one: -len(one.parts))]
+    remove = partial(library.results_run_log.remove, inner=[one.folder for one in inmost])
     # all are looked at before one is gone
-    removed = [
-        {"folder": str(one.folder), "n_bytes": library.results_run_log.remove(one, dry_run=True)}
-        for one in found
-    ]
-    for one in [] if dry_run else found:
-        library.results_run_log.remove(one)
+    removed = [{"folder": str(one.folder), "n_bytes": remove(one, dry_run=True)} for one in inmost]
+    for one in [] if dry_run else inmost:
+        remove(one)
     verb = "would remove" if dry_run else "removed"
     lines = [f"{verb} {one['folder']} ({size(one['n_bytes'])})" for one in removed]
     answer({"removed": removed, "dry_run": dry_run}, lines, as_json=as_json)
@@ -235,17 +236,21 @@ def verify_command(folders: tuple[Path, ...], as_json: bool) -> None:
     if something is not as it was written, or a FOLDER holds nothing that can be compared.
     """
     found = library.doors_verify.verify(*folders)
-    bad = [one for one in found if one.problems]
-    kinds = sorted(Counter(one.kind for one in found).items())
+    unread = [one for one in found if one.kind == "unread"]
+    bad = [one for one in found if one.problems and one not in unread]
+    kinds = sorted(Counter(one.kind for one in found if one not in unread).items())
     compared = ", ".join(f"{n} {kind}" for kind, n in kinds) or "nothing"
-    lines = [f"{one.place}: {line}" for one in bad for line in one.problems]
-    lines.append(f"compared: {compared}; {len(bad)} damaged")
+    lines = [f"{one.place}: {line}" for one in (*bad, *unread) for line in one.problems]
+    cannot = f"{len(unread)} cannot be read"
+    lines.append(f"compared: {compared}; {len(bad)} damaged" + (f"; {cannot}" if unread else ""))
     answer([asdict(one) for one in found], lines, as_json=as_json, pretty=True)
     if bad:
         raise VerificationError(
             f"{len(bad)} of {len(found)} are no longer as they were written; run again the "
             "commands that made them"
         )
+    if unread:
+        raise VerificationError(f"{cannot}, so nobody can check whether something was changed")
     for one in folders:
         if not any(Path(checked.place).is_relative_to(one) for checked in found):
             raise VerificationError(

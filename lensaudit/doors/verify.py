@@ -15,7 +15,7 @@ from lensaudit.activations.inventory import verify as verify_cache
 from lensaudit.activations.naming import is_cache
 from lensaudit.errors import InputError, LensAuditError
 from lensaudit.evaluation.store import read_pass
-from lensaudit.files import read_bytes, read_json
+from lensaudit.files import os_error, read_bytes, read_json
 from lensaudit.results.integrity import home_of, manifests_of, misfits
 from lensaudit.results.kinds.table import record_in
 from lensaudit.results.ledger_check import NAMED_FOR, is_ledger, verify_ledger
@@ -24,7 +24,7 @@ from lensaudit.results.manifest import BEGUN, MANIFEST, MANIFESTS, mark_of, sign
 from lensaudit.results.reading import json_object, place_in
 from lensaudit.text import digest, parse_json
 
-Kind = Literal["result", "pass", "book", "cache", "tensors", "document"]
+Kind = Literal["result", "pass", "book", "cache", "tensors", "document", "unread"]
 _KINDS = ("patch", "eval", "steering", "traits", "curve")
 _SEALED = {name for name, kind in NAMES.items() if kind in _KINDS}
 """Files of a finished run: its manifest is written after them."""
@@ -59,10 +59,14 @@ def verify(*places: str | Path) -> list[CheckedPlace]:
         InputError: a folder does not exist.
     """
     found: list[CheckedPlace] = []
+
+    def unread(error: OSError) -> None:
+        found.append(_failed(Path(error.filename), error))
+
     for place in [Path(place_in("verify", one)) for one in places]:
         if not place.is_dir():
             raise InputError(f"{place}: no such folder; wanted one that a command wrote")
-        for at, inner, files in os.walk(place):
+        for at, inner, files in os.walk(place, onerror=unread):
             folder = Path(at)
             if is_cache(folder) and MANIFEST not in files:
                 inner.clear()
@@ -88,9 +92,17 @@ def _file(path: Path) -> CheckedPlace | None:
             return CheckedPlace(str(path), "result", 1, (gone,))
         if path.suffix == ".json":
             return _document(path)
-    except LensAuditError as error:
-        return CheckedPlace(str(path), "document", 1, (str(error),))
+    except (LensAuditError, OSError) as error:
+        return _failed(path, error)
     return None
+
+
+def _failed(path: Path, error: Exception, kind: Kind = "document") -> CheckedPlace:
+    """What could not be checked: it cannot be read, or holds no such thing."""
+    is_unread = isinstance(error, OSError) or isinstance(error.__cause__, OSError)
+    said = os_error(error, path) if isinstance(error, OSError) else error
+    line = str(said).removeprefix(f"{path}: ")
+    return CheckedPlace(str(path), "unread" if is_unread else kind, 1, (line,))
 
 
 def _has_lost_its_manifest(path: Path) -> bool:
@@ -133,7 +145,7 @@ def _cache(folder: Path) -> CheckedPlace:
     try:
         found = verify_cache(folder)
     except LensAuditError as error:
-        return CheckedPlace(str(folder), "cache", 1, (str(error),))
+        return _failed(folder, error, "cache")
     problems = tuple(problem.what for problem in found.problems)
     return CheckedPlace(str(folder), "cache", 1 + found.n_shards, problems)
 

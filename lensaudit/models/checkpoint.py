@@ -32,7 +32,7 @@ _BIDIRECTIONAL = re.compile(r"For(?:MaskedLM|PreTraining|\w+Classification|Quest
 
 _UNLOADABLE = (
     *(OSError, ValueError, LookupError, RuntimeError, ImportError, TypeError, AttributeError),
-    *(AssertionError, struct.error),
+    *(ArithmeticError, AssertionError, struct.error),
 )
 """What libraries raise for files they cannot use."""
 
@@ -131,6 +131,9 @@ def open_checkpoint(spec: ModelSpec, *, allow_packed: bool = False) -> Checkpoin
     text = config.get("text_config") or config
     d_vocab = _size(text, ("vocab_size",), folder)
     check_token_ids(folder, config, d_vocab)
+    for heads in ("num_attention_heads", "num_key_value_heads"):
+        if isinstance(text.get(heads), int):  # what has no attention says none
+            _size(text, (heads,), folder)
     weights = weights_hash(files, config)
     return Checkpoint(
         spec=spec,

@@ -247,4 +247,5 @@ def _sha256(value: Any) -> str:
 
 
 def _hex(value: Any) -> str:
-    return hashlib.sha256(canonical_json(value).encode()).hexdigest()
+    # configurations of other tools hold infinities
+    return hashlib.sha256(canonical_json(value, allow_nan=True).encode()).hexdigest()

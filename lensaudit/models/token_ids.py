@@ -31,7 +31,7 @@ def check_token_ids(folder: Path, config: Mapping[str, Any], d_vocab: int) -> No
         for file, contents in said.items()
         for content in contents
         for name in NAMES
-        for one in _flat(content.get(name))
+        for one in _flat(content.get(name), 3 if name.endswith("_words_ids") else 1)
     )
     for file, name, one in named:
         if not (type(one) is int and -d_vocab <= one < d_vocab):
@@ -41,10 +41,10 @@ def check_token_ids(folder: Path, config: Mapping[str, Any], d_vocab: int) -> No
             )
 
 
-def _flat(value: Any) -> Iterator[Any]:
-    """The ids in a field: none, one, or lists of them."""
-    if isinstance(value, list):
+def _flat(value: Any, depth: int) -> Iterator[Any]:
+    """The ids in a field: none, one, or lists of them, so many within each other."""
+    if isinstance(value, list) and depth:
         for one in value:
-            yield from _flat(one)
+            yield from _flat(one, depth - 1)
     elif value is not None:
         yield value

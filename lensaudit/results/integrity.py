@@ -129,8 +129,8 @@ def answered_for(path: Path) -> list[Path]:
     files, wanted = content.get("files"), {one.name for one in fields(Manifest)} - {"kind"}
     if not isinstance(files, Mapping) or not wanted <= content.keys():
         raise InputError(f"{path}: is not the manifest of a run of lensaudit")
-    if away := next((one for one in files if _is_away(one) or _is_linked(home, one)), None):
-        raise InputError(f"{path}: names {away[:80]!r}, which is not below its folder")
+    if away := [one for one in files if _is_away(one) or _is_linked(home, one)]:
+        raise InputError(f"{path}: names {away[0][:80]!r}, which is not below its folder")
     return [home / name for name in files]
 
 
@@ -148,7 +148,9 @@ def home_of(manifest: Path) -> Path:
 
 
 def _is_away(name: str) -> bool:
-    return Path(name).is_absolute() or ".." in Path(name).parts
+    """Whether a name means no file below its folder: the folder itself, one elsewhere, or none."""
+    place = Path(name)
+    return not place.parts or "\0" in name or place.is_absolute() or ".." in place.parts
 
 
 def _is_linked(home: Path, name: str) -> bool:

@@ -128,7 +128,15 @@ def locate(paths: Iterable[Path]) -> tuple[list[Found], list[LeftOut]]:
 
 def _in_folder(top: Path) -> tuple[list[Found], list[LeftOut]]:
     found, left = list[Found](), list[LeftOut]()
-    for folder, names in folders_below(top, closed_by=_CLOSED, skipped=NO_RESULTS, links=True):
+    for folder, names in folders_below(
+        top,
+        closed_by=_CLOSED,
+        skipped=NO_RESULTS,
+        links=True,
+        unread=lambda error: left.append(
+            LeftOut(str(error.filename), f"cannot be read ({error.strerror})")
+        ),
+    ):
         here = _marked(folder, names)
         found += here
         traces = [name for name in _TRACES if name in names]
@@ -162,6 +170,7 @@ def folders_below(
     closed_by: str = "",
     skipped: Collection[str] = (PASSES,),
     links: bool = False,
+    unread: Callable[[OSError], None] | None = None,
 ) -> Iterator[tuple[Path, list[str]]]:
     """Folders from `top` down, with the names in them; what starts with a dot is not entered.
 
@@ -171,9 +180,10 @@ def folders_below(
         closed_by: a file whose folder is not entered further.
         skipped: names of folders that are not entered.
         links: whether a link to a folder elsewhere is entered; a folder is met once.
+        unread: told of a folder that cannot be read; without it that is passed over.
     """
     base, seen = len(top.parts), set[Path]()
-    for folder, inner, files in os.walk(top, followlinks=links):
+    for folder, inner, files in os.walk(top, onerror=unread, followlinks=links):
         here = Path(folder).resolve()
         names = [] if here in seen else [*files, *inner]
         closed = closed_by in names or len(Path(folder).parts) - base >= depth or not names
@@ -213,8 +223,7 @@ def _guessed(path: Path) -> Found | None:
 def _json_kind(path: Path) -> Kind | None:
     """Kind of a JSON file, by its name unless the file states it."""
     named = NAMES.get(path.name)
-    with path.open("rb") as stream:
-        start = stream.read(4096)
+    start = _start_of(path)
     says_something = any(word in start for word in (b'"schema"', b'"kind"', b'"judge"'))
     if named == "eval" or (named is None and not says_something):
         return named
@@ -234,6 +243,11 @@ def _csv_kind(path: Path) -> Kind | None:
     """A table of retraining attacks is known by a column; one beside its JSON is not needed."""
     if path.with_suffix(".json").exists():
         return None
-    with path.open("rb") as stream:
-        header = stream.readline(4096)
-    return "rtt" if b"forget_acc_unlearn_rtt" in header else None
+    return "rtt" if b"forget_acc_unlearn_rtt" in _start_of(path).partition(b"\n")[0] else None
+
+
+def _start_of(path: Path) -> bytes:
+    """First bytes of a file; none of one that cannot be read, as its reader will say."""
+    with suppress(OSError), path.open("rb") as stream:
+        return stream.read(4096)
+    return b""

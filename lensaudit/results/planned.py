@@ -64,13 +64,16 @@ def _of_plan(file: Path) -> _Said | None:
         raise InputError(f"{file}: was changed after it was made; plan the sweep again")
     if "command" in content:
         return None
-    return made, {
-        unit_label(one["target"], one["variant"]): (
-            f"not finished; `lensaudit sweep status {file.parent}` says more"
-        )
-        for one in content["units"]
-        if keyed_document(file.parent / UNITS / one["id"] / RESULT, one["id"]) is None
-    }
+    try:
+        return made, {
+            unit_label(one["target"], one["variant"]): (
+                f"not finished; `lensaudit sweep status {file.parent}` says more"
+            )
+            for one in content["units"]
+            if keyed_document(file.parent / UNITS / one["id"] / RESULT, one["id"]) is None
+        }
+    except (LookupError, TypeError, ValueError) as error:
+        raise InputError(f"{file}: no plan of units ({error}); plan the sweep again") from error
 
 
 def _of_collection(file: Path) -> _Said:

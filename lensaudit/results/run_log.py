@@ -5,7 +5,7 @@ A run is a folder with `manifest.json`. Nothing is kept beside: the log is what 
 
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from math import isfinite
@@ -19,8 +19,8 @@ from lensaudit.progress import FolderRemark, Notice, unheard
 from lensaudit.results.integrity import answered_for, check_whole, misfits
 from lensaudit.results.kinds.patch import SCORES
 from lensaudit.results.ledger_check import is_ledger
-from lensaudit.results.locate import folders_below
-from lensaudit.results.manifest import BEGUN, MANIFEST, Manifest, signed_object
+from lensaudit.results.locate import PASSES, folders_below
+from lensaudit.results.manifest import BEGUN, MANIFEST, Manifest, manifests_of, signed_object
 from lensaudit.results.question import LOOKED_AT_BYTES
 from lensaudit.results.reading import JsonObject, checked, json_object, part
 
@@ -34,6 +34,8 @@ _BATCH = re.compile(
     r"batch_state\.json|batch-requests-\d+\.jsonl|batch-.+-[0-9a-f]{8}-(?:output|errors)\.jsonl"
 )
 """What `judge batch run` keeps of what it sent and got."""
+_KEEPS = (PASSES, "responses")
+"""Folders of a run with what it keeps for the next one."""
 _CONFIGS = ("config.json", "adapter_config.json")
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
 _OF_A_MODEL = ("model", "adapter_model", "pytorch_model")
@@ -187,17 +189,21 @@ class Comparison:
 def find_runs(places: Sequence[Path], notice: Notice = unheard) -> list[Run]:
     """Every finished run in some folders, the latest first.
 
-    `notice` is told what is left out: a run whose manifest cannot be read, and numbers that are not
-    as they were written, or whose manifest is not.
+    `notice` is told what is left out: a folder or manifest that cannot be read, and numbers that
+    are not as they were written, or whose manifest is not.
 
     Raises:
         InputError: a place is no folder.
     """
     found: dict[Path, Run] = {}
+
+    def unread(error: OSError) -> None:
+        notice(f"{error.filename}: cannot be read ({error.strerror}); runs in it are left out")
+
     for place in places:
         if not place.is_dir():
             raise InputError(f"{place}: no such folder; wanted one with results")
-        for folder, names in folders_below(place):
+        for folder, names in folders_below(place, unread=unread):
             if MANIFEST not in names:
                 continue
             try:
@@ -292,10 +298,15 @@ def tell_replaced(
                 return
 
 
-def remove(run: Run, *, dry_run: bool = False) -> int:
+def remove(run: Run, *, inner: Iterable[Path] = (), dry_run: bool = False) -> int:
     """Delete what runs wrote into a folder, file by file; how many bytes that frees.
 
-    A file goes that a manifest of ours names, and what a run keeps for the next one.
+    A file goes that a manifest in the folder names, and what such a run keeps for the next one.
+
+    Args:
+        run: to delete.
+        inner: folders of runs that may go with it, where they lie in it; others there stay.
+        dry_run: only count.
 
     Raises:
         InputError: names what is neither, or a model; the folder is a link, or its manifest none
@@ -304,24 +315,35 @@ def remove(run: Run, *, dry_run: bool = False) -> int:
     folder = run.folder
     if folder.is_symlink():
         raise InputError(f"{folder}: is a link; name the folder it leads to")
-    named, manifests = {*answered_for(folder / MANIFEST)}, {folder / MANIFEST}
-    for path in folder.rglob(f"*{MANIFEST}"):
+    own = folder / MANIFEST
+    named = {own, *answered_for(own)}
+    tops = [folder, *(one for one in inner if one.is_relative_to(folder))]
+    for path in (top / name for top in tops for name in manifests_of(top)):
         with suppress(InputError):  # another program's, which is told with other foreign files
-            named.update(answered_for(path))
-            manifests.add(path)
+            named |= {path, *answered_for(path)}
+    # a run that lies here and that none of them names is another's, with all that it keeps
+    homes = {path.parent for path in named if path.name.endswith(MANIFEST)}
     for one in (path for path in folder.rglob("*") if path.suffix in _WEIGHTS):
         # also where its configuration was lost
         if one.name.startswith(_OF_A_MODEL) or any((one.parent / x).exists() for x in _CONFIGS):
             raise InputError(f"{one.parent}: holds a model, not results; delete it yourself")
-    named |= manifests
-    files = files_below(folder, lambda path: path in named or is_kept(path))
+    files = files_below(folder, lambda path: path in named or _is_left(path, homes))
     n_bytes = sum(one.stat().st_size for one in files)
     if not dry_run:
         # the manifests last: what a kill leaves can still be deleted
         remove_files(
-            folder, sorted(files, key=lambda path: (path in manifests, path == folder / MANIFEST))
+            folder, sorted(files, key=lambda path: (path.name.endswith(MANIFEST), path == own))
         )
     return n_bytes
+
+
+def _is_left(path: Path, homes: Collection[Path]) -> bool:
+    """Whether one of these runs left a file for the next one: beside its manifest, or in `_KEEPS`.
+
+    Another run's manifest has a checksum as well, but is its own.
+    """
+    home = path.parent.parent if path.parent.name in _KEEPS else path.parent
+    return home in homes and not path.name.endswith(MANIFEST) and is_kept(path)
 
 
 def is_kept(path: Path) -> bool:

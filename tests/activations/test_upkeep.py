@@ -345,7 +345,7 @@ def test_a_cache_with_anything_of_others_stays_whole_and_that_is_named(folder, n
         make()
         before = sorted(folder.rglob("*"))
         done = collect(folder.parent, max_bytes=0)
-        said = f"{folder}: holds {name}, which lensaudit has no record of"
+        said = f"{folder}: holds {name}, which no record of its own names"
         assert [line.startswith(said) for line in done.strange] == [True]
         assert sorted(folder.rglob("*")) == before
 

@@ -48,6 +48,28 @@ def test_quiet_keeps_errors(capsys):
     assert "unknown model" in capsys.readouterr().err
 
 
+ADDRESS = "https://me:S3cr#t:P@w@h/v1"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("report", ADDRESS),
+        ("verify", ADDRESS),
+        ("runs", "ls", ADDRESS),
+        ("activations", "info", ADDRESS),
+        ("models", ADDRESS),
+        ("patch", "--data", ADDRESS, "--source", "demo/npo"),
+        ("report", "https://token@h/v1"),
+    ],
+)
+def test_an_address_in_the_place_of_a_name_is_shown_without_its_user(words, capsys):
+    assert run([*words]) == 2
+    said = capsys.readouterr().err
+    assert "…@h/v1" in said
+    assert not any(secret in said for secret in ("me:", "S3cr", "P@w", "token"))
+
+
 @pytest.mark.parametrize(
     ("words", "remarks", "progress"),
     [

@@ -206,6 +206,8 @@ def test_a_tokenizer_saved_again_is_the_same_and_one_that_cuts_otherwise_is_not(
         (lambda f: write(f / "config.json", "{"), "config.json: line 1 is not JSON"),
         (lambda f: write(f / "config.json", []), "holds list, wanted a JSON object"),
         (lambda f: change(f / "config.json", num_hidden_layers=None), "num_hidden_layers is None"),
+        (lambda f: change(f / "config.json", num_attention_heads=0), "num_attention_heads is 0"),
+        (lambda f: change(f / "config.json", num_key_value_heads=-1), "num_key_value_heads is -1"),
         (lambda f: change(f / "config.json", model_type="falcon", alibi=True), "with ALiBi; its"),
         (
             lambda f: change(f / "config.json", model_type="gpt2", scale_attn_weights=False),
@@ -245,6 +247,14 @@ def test_a_key_that_the_architecture_does_not_read_refuses_nothing(folder, chang
         opened(folder).n_layers
         == json.loads((folder / "config.json").read_text())["num_hidden_layers"]
     )
+
+
+def test_an_infinity_in_a_configuration_counts_as_any_other_value(folder):
+    found = [opened(folder).weights]
+    for value in (float("inf"), float("-inf"), float("nan")):
+        change(folder / "config.json", time_step_limit=[0.0, value])
+        found += [opened(folder).weights] * 2
+    assert len(set(found)) == 4
 
 
 def test_shards_are_hashed_together_and_a_missing_one_is_named(folder):

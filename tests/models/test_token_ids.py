@@ -30,6 +30,7 @@ def changed(folder, file, **fields):
         ("generation_config.json", "bad_words_ids", [[3, 4], [9999]], "9999"),
         ("generation_config.json", "forced_eos_token_id", 5000, "5000"),
         ("generation_config.json", "eos_token_id", ["a"], "'a'"),
+        ("generation_config.json", "eos_token_id", [[1]], "[1]"),
         ("generation_config.json", "suppress_tokens", [1.5], "1.5"),
         ("generation_config.json", "pad_token_id", True, "True"),
         ("generation_config.json", "bos_token_id", -1537, "-1537"),

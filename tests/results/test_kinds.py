@@ -14,6 +14,7 @@ from lensaudit.errors import InputError
 from lensaudit.report.assemble import Document
 from lensaudit.report.kinds import PAGE
 from lensaudit.results.kinds.eval import entries_of
+from lensaudit.results.kinds.patch import read_patch
 from lensaudit.results.kinds.table import KINDS, Kind, ResultKind, record_in
 from lensaudit.results.locate import Found, locate
 from lensaudit.results.manifest import MANIFEST, manifest, models_in, signed
@@ -182,3 +183,10 @@ def test_a_result_names_every_model_by_name_and_weights(name, folder):
     found = models_in(of_golden(name, f"{folder}/manifest.json"))
     assert list(found) == ROLES[name, folder]
     assert all(one["name"] and one["weights"] for one in found.values())
+
+
+def test_a_run_whose_manifest_has_no_options_is_read(tmp_path):
+    folder = lay_out("patch:out", tmp_path / "out")
+    content = json.loads((folder / "manifest.json").read_text()) | {"options": None}
+    (folder / "manifest.json").write_text(json.dumps(signed(content)))
+    assert read_patch(folder / "summary.json").manifest["options"] is None

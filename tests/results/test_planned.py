@@ -7,6 +7,8 @@ import pytest
 from support.sweep_helpers import toy_run_unit, toy_sweep
 
 from lensaudit.errors import InputError
+from lensaudit.files import write_json
+from lensaudit.results.manifest import signed
 from lensaudit.results.planned import missing_in
 from lensaudit.sweep.collect import collect
 from lensaudit.sweep.plan import write_plan
@@ -56,6 +58,14 @@ def test_a_plan_that_was_edited_is_refused(tmp_path, old, new):
     plan = toy_sweep(tmp_path).file
     plan.write_text(plan.read_text().replace(old, new, 1))
     with pytest.raises(InputError, match="was changed after it was made"):
+        list(missing_in([tmp_path]))
+
+
+@pytest.mark.parametrize("units", [None, 5, [{}], [[]], [{"id": 5, "target": "a", "variant": "b"}]])
+def test_a_plan_that_names_no_units_is_refused(tmp_path, units):
+    said = signed({"lensaudit": "0.2.0", "units": units})
+    write_json(tmp_path / "plan.json", {"hash": said.pop("check"), **said})
+    with pytest.raises(InputError, match="no plan of units"):
         list(missing_in([tmp_path]))
 
 

@@ -230,7 +230,7 @@ def test_a_folder_with_anything_of_others_stays_and_that_is_named(tmp_path, name
     FOREIGN[name](at)
     before = sorted(folder.rglob("*"))
     with pytest.raises(InputError) as error:
-        remove(read_run(folder))
+        remove(read_run(folder), inner=[inner])
     assert at.relative_to(folder).as_posix() in str(error.value)
     assert len(str(error.value).splitlines()) == 1
     assert sorted(folder.rglob("*")) == before
@@ -268,7 +268,9 @@ def resealed(folder, change):
     write_json(folder / "manifest.json", signed(content))
 
 
-@pytest.mark.parametrize("name", ["../witness", "a/../../witness", "/etc/hostname"])
+@pytest.mark.parametrize(
+    "name", ["../witness", "a/../../witness", "/etc/hostname", "", ".", "a\0b", "a\0/b"]
+)
 def test_a_manifest_deletes_nothing_outside_its_folder(tmp_path, name):
     folder = made(tmp_path / "run")
     (tmp_path / "witness").write_text("x")
@@ -330,9 +332,47 @@ def test_what_a_run_keeps_for_the_next_goes_with_it_and_a_model_below_stays(tmp_
     (model / "adapter_config.json").write_text("{}")
     (model / "adapter_model.safetensors").write_text("x")
     with pytest.raises(InputError, match="checkpoint: holds a model"):
-        remove(read_run(folder))
+        remove(read_run(folder), inner=[folder / "inner"])
     for path in model.iterdir():
         path.unlink()
+    assert remove(read_run(folder), inner=[folder / "inner"]) > 0
+    assert not folder.exists()
+
+
+def test_another_run_and_its_books_in_a_folder_stay_until_they_are_named(tmp_path, capsys):
+    folder = made(tmp_path / "run")
+    inner = made(folder / "know")
+    kept([inner / "passes"], "text", "0" * 32, lambda: [{"a": np.zeros(2)}])
+    before = sorted(folder.rglob("*"))
+    for more in ([], ["--dry-run"]):
+        assert run(["runs", "rm", str(folder), *more]) == 2
+        assert "holds know/manifest.json, know/summary.json, know/" in capsys.readouterr().err
+    assert sorted(folder.rglob("*")) == before
+    assert run(["runs", "rm", str(folder), str(inner)]) == 0
+    assert [line.split()[1] for line in capsys.readouterr().out.splitlines()] == [
+        str(inner),
+        str(folder),
+    ]
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("place", ["know/book.jsonl", "act/passes/book.jsonl"])
+def test_books_in_the_folder_of_no_manifest_are_not_the_runs(tmp_path, place):
+    folder = made(tmp_path / "run")
+    Ledger(folder / place, "know", {"a": 1}).append([{"row": 1}])
+    (folder / place).with_name("mark.json").write_text(json.dumps(signed({"a": 1})))
+    with pytest.raises(InputError, match=re.escape(f"holds {place}, ")):
+        remove(read_run(folder))
+    assert (folder / place).exists()
+
+
+def test_what_lies_beside_a_manifest_that_a_run_names_is_the_runs(tmp_path):
+    folder = made(tmp_path / "run")
+    part = made(folder / "eval")
+    kept([part / "passes"], "text", "0" * 32, lambda: [{"a": np.zeros(2)}])
+    names = [f"eval/{one}" for one in ("manifest.json", "summary.json")]
+    marks = {name: mark_of(folder / name) for name in names}
+    resealed(folder, lambda content: content["files"].update(marks))
     assert remove(read_run(folder)) > 0
     assert not folder.exists()
 

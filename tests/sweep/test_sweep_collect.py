@@ -140,7 +140,7 @@ def test_collecting_again_removes_only_what_a_collection_wrote(tmp_path, capsys)
     before = tree(out)
     capsys.readouterr()
     assert run(["sweep", "collect", str(tmp_path)]) == 2
-    said = f"{out / 'base'}: holds m1/thesis.tex, which lensaudit has no record of"
+    said = f"{out / 'base'}: holds m1/thesis.tex, which no record of its own names"
     assert said in capsys.readouterr().err
     assert tree(out) == before
 

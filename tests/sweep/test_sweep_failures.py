@@ -147,7 +147,7 @@ def test_a_finished_unit_that_holds_a_file_of_others_stays_whole(tmp_path, capsy
     notes.write_text("mine")
     again = ("sweep", "retry", tmp_path, unit.target, "--redo")
     assert command(*again) == 2
-    assert "holds notes.txt, which lensaudit has no record of" in capsys.readouterr().err
+    assert "holds notes.txt, which no record of its own names" in capsys.readouterr().err
     assert finished(sweep, unit) is not None
     notes.unlink()
     assert command(*again) == 0

@@ -535,7 +535,7 @@ def read_patch(summary_file: Path, texts: Mapping[int, Texts] | None = None) -> 
         [one.weights for one in models.values()],
         {name: summary.get(name) for name in _SAME},
         summary["score"],
-        manifest["options"].get("dtype"),
+        part(manifest, "options").get("dtype"),
         [row.get("idx") for row in rows],
         rows_hash(manifest),
     ]
