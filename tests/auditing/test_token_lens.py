@@ -2,10 +2,11 @@
 
 import pytest
 import torch
-from support import checkpoint_of
+from support import EMBEDDED, checkpoint_of
 
 import lensaudit as la
 from lensaudit.data.spans import make_batch
+from lensaudit.errors import InputError
 from lensaudit.models.checkpoint import load_tokenizer
 from lensaudit.patching import session
 
@@ -110,3 +111,9 @@ def test_the_last_prompt_token_is_that_of_a_plain_run(root, monkeypatch, compone
     assert found.idx == tuple(e.idx for e in encoded("demo/npo"))
     full_alone(monkeypatch)
     assert torch.equal(la.last_prompt("demo/npo", **kept).resid, found.resid)
+
+
+def test_own_folders_are_read_through_a_full_that_is_named(tmp_path):
+    (tmp_path / "own").symlink_to(EMBEDDED / "npo")
+    with pytest.raises(InputError, match="of your own; name the model before unlearning"):
+        la.lens(tmp_path / "own", data="demo", limit=1)
