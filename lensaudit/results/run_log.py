@@ -36,6 +36,11 @@ _BATCH = re.compile(
 """What `judge batch run` keeps of what it sent and got."""
 _KEEPS = (PASSES, "responses")
 """Folders of a run with what it keeps for the next one."""
+_INSIDE: Mapping[str, Sequence[str]] = {
+    "eval": ("retain",),
+    "relearn --audit": ("before/*", "after/*"),
+}
+"""Command -> where the runs lie that it makes for its own, each with a manifest."""
 _CONFIGS = ("config.json", "adapter_config.json")
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
 _OF_A_MODEL = ("model", "adapter_model", "pytorch_model")
@@ -301,7 +306,8 @@ def tell_replaced(
 def remove(run: Run, *, inner: Iterable[Path] = (), dry_run: bool = False) -> int:
     """Delete what runs wrote into a folder, file by file; how many bytes that frees.
 
-    A file goes that a manifest in the folder names, and what such a run keeps for the next one.
+    A file goes that a manifest in the folder names, or one of a run that this run made for its
+    own, and what such a run keeps for the next one.
 
     Args:
         run: to delete.
@@ -318,6 +324,7 @@ def remove(run: Run, *, inner: Iterable[Path] = (), dry_run: bool = False) -> in
     own = folder / MANIFEST
     named = {own, *answered_for(own)}
     tops = [folder, *(one for one in inner if one.is_relative_to(folder))]
+    tops += [one for part in _INSIDE.get(run.made.command, ()) for one in folder.glob(part)]
     for path in (top / name for top in tops for name in manifests_of(top)):
         with suppress(InputError):  # another program's, which is told with other foreign files
             named |= {path, *answered_for(path)}

@@ -8,6 +8,7 @@ import socket
 
 import numpy as np
 import pytest
+from support import lay_out
 
 from lensaudit.cli.main import run
 from lensaudit.errors import InputError
@@ -364,6 +365,22 @@ def test_books_in_the_folder_of_no_manifest_are_not_the_runs(tmp_path, place):
     with pytest.raises(InputError, match=re.escape(f"holds {place}, ")):
         remove(read_run(folder))
     assert (folder / place).exists()
+
+
+@pytest.mark.parametrize(
+    ("golden", "inner"),
+    [
+        ("eval_retain:out", "retain"),
+        ("relearn_audit:experiments/out/demo-npo-relearn", "before/demo-npo"),
+    ],
+)
+def test_runs_that_a_run_made_for_its_own_go_with_it(tmp_path, golden, inner):
+    folder = lay_out(golden, tmp_path / "run")
+    assert (folder / inner / "manifest.json").exists()
+    for path in folder.rglob("*<key>*"):  # as goldens call what differs from run to run
+        path.unlink()
+    remove(read_run(folder))
+    assert not folder.exists()
 
 
 def test_what_lies_beside_a_manifest_that_a_run_names_is_the_runs(tmp_path):
