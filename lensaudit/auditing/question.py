@@ -264,11 +264,16 @@ def _reads_more(asked: Questions) -> bool:
 
 
 def _named_data(model: str | None, asked: Questions) -> str | None:
-    """The suite's data that are named, or go with the model; None: its own on the Hub."""
-    return own_data(
-        asked.data
-        or data_of([model] if model else [], load_registry(getattr(asked, "registry", None)))
-    )[0]
+    """The suite's data that are named, or go with the model; None: its own on the Hub.
+
+    Beside a file of own forget rows the other splits are those that go with the model.
+    """
+    data, file = own_data(asked.data)
+    return (
+        own_data(data_of([model], load_registry(getattr(asked, "registry", None))))[0]
+        if model and (asked.data is None or file)
+        else data
+    )
 
 
 def splits_of(model: str | None, asked: Questions) -> dict[str, Split]:
