@@ -114,12 +114,11 @@ def locate(paths: Iterable[Path]) -> tuple[list[Found], list[LeftOut]]:
             _in_folder(path) if path.is_dir() else (_marked(path.parent, [path.name]), [])
         )
         if not here and not missed:
-            why = (
-                "holds no result of lensaudit"
+            missed = [
+                LeftOut(str(path), "holds no result of lensaudit")
                 if path.is_dir()
-                else f"is no result of lensaudit; {WANTED}"
-            )
-            missed = [LeftOut(str(path), why)]
+                else LeftOut(str(path), f"is no result of lensaudit; {WANTED}")
+            ]
         left += missed
         for one in here:
             found.setdefault(one.path.resolve(), one)
@@ -140,7 +139,15 @@ def _in_folder(top: Path) -> tuple[list[Found], list[LeftOut]]:
         here = _marked(folder, names)
         found += here
         traces = [name for name in _TRACES if name in names]
-        if traces and not here and COLLECTED not in names:
+        if here and BEGUN in names:
+            left.append(
+                LeftOut(
+                    str(folder),
+                    "a later run began here and is not finished; the result before it is read",
+                    unfinished=True,
+                )
+            )
+        elif traces and not here and COLLECTED not in names:
             is_model = any(name.endswith(".safetensors") for name in names)
             why = _MODEL if is_model else _other(folder, traces)
             left.append(

@@ -379,11 +379,9 @@ def _added(aligned: Aligned) -> str | None:
 
 def _hidden_by_one(aligned: Aligned) -> str | None:
     """Why one direction that facts share may be what reads as erasure."""
-    if hidden := _hidden_by(aligned, aligned.shared, "the direction that facts share"):
-        return hidden
-    if aligned.shared.weakest is None:
-        return "the weakest layer without the shared direction was not measured"
-    return None
+    unknown = "the weakest layer without the shared direction was not measured"
+    hidden = _hidden_by(aligned, aligned.shared, "the direction that facts share")
+    return hidden or (unknown if aligned.shared.weakest is None else None)
 
 
 def _hidden_by(aligned: Aligned, found: Shared, told: str) -> str | None:

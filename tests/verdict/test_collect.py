@@ -725,6 +725,17 @@ def test_a_result_that_nothing_can_be_compared_with_is_not_believed(tmp_path):
         verdicts([attack])
 
 
+def test_where_a_later_run_began_the_result_before_it_is_read_and_told(tmp_path):
+    folder = made.save_run(tmp_path / "a", ERASED)
+    assert not verdicts([folder]).left_out
+    (folder / "begun.json").write_text('{"command": "patch"}')
+    found = verdicts([folder])
+    assert [one.source for one in found.models] == ["absent"]
+    (told,) = found.left_out
+    assert told.unfinished
+    assert "a later run began here" in told.reason
+
+
 def test_a_folder_that_yields_no_view_is_refused_by_name(tmp_path):
     made.save_run(tmp_path / "a", made.summary())
     (tmp_path / "b").mkdir()
