@@ -116,17 +116,11 @@ def folders_for(sources: Sequence[str], out: Path | None) -> dict[str, Path]:
 
 
 def folders_within(folder: Path, sources: Sequence[str]) -> dict[str, Path]:
-    """A folder in `folder` for each source; one that an earlier version made, where it is there.
-
-    That one called a folder that was not written as a path by all its parts.
-    """
+    """A folder in `folder` for each source, called by its short name where no other has that."""
     names = [slug(short_name(source)) for source in sources]
     return {
-        source: old
-        if not is_path(source) and (old / MANIFEST).exists()
-        else folder / (name if names.count(name) == 1 else f"{name}-{digest(source)[:8]}")
+        source: folder / (name if names.count(name) == 1 else f"{name}-{digest(source)[:8]}")
         for source, name in zip(sources, names, strict=True)
-        for old in [folder / slug(source)]
     }
 
 
@@ -158,21 +152,20 @@ def _is_of_several(folder: Path) -> bool:
     """Whether a folder is called as `folders_for` calls that of a model in its manifest."""
     with suppress(InputError):
         names = (str(one["name"]) for one in models_in(json_object(folder / MANIFEST)).values())
-        return any(folder.name.startswith((slug(short_name(n)), slug(n))) for n in names)
+        return any(folder.name.startswith(slug(short_name(name))) for name in names)
     return False
 
 
 def short_name(source: str) -> str:
     """Short name of a model: the last part of a folder or an adapter; other names are kept whole.
 
-    A folder is written as a path, or is there.
+    A folder is what is written as one: a result has one name wherever it is read.
 
     >>> short_name("demo/full+runs/one/adapter"), short_name("./runs/npo")
     ('demo/full+adapter', 'npo')
     """
     base, *adapter = source.split("+")
-    if is_path(base) or (Path(base) / "config.json").exists():
-        base = Path(base).name or base
+    base = (is_path(base) and Path(base).name) or base
     return "+".join([base, *(Path(place).name for place in adapter)])
 
 

@@ -105,22 +105,24 @@ def test_a_folder_is_known_by_its_place_and_other_models_by_name(tmp_path, monke
     assert known_as("demo/npo") == "demo/npo"
 
 
-def test_a_folder_has_one_place_and_one_label_however_it_is_written(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (make_folder(tmp_path / "runs" / "x") / "config.json").write_text("{}")
-    written = ("runs/x", "./runs/x", str(tmp_path / "runs" / "x"))
-    out = tmp_path / "out"
-    places = {folders_for([one, "demo/npo"], out)[one] for one in written}
-    assert places == {out / "x"}
-    assert {labels([one, "demo/npo"])[one] for one in written} == {"x"}
-    assert folders_for(["org/x", "demo/npo"], out)["org/x"] == out / "org-x"  # of the Hub
+def test_a_name_of_a_model_hangs_on_its_word_and_not_on_what_lies_on_the_disk(
+    tmp_path, monkeypatch
+):
+    names = ("runs/x", "demo/npo", "./runs/y", str(tmp_path / "z"))
+    called = {"runs/x": "runs/x", "demo/npo": "demo/npo", "./runs/y": "y", names[3]: "z"}
+    places = {name: tmp_path / "out" / label.replace("/", "-") for name, label in called.items()}
+    for name in names:
+        (make_folder(tmp_path / name) / "config.json").write_text("{}")
+    for here in (tmp_path, tmp_path / "runs"):  # beside folders of these names, and elsewhere
+        monkeypatch.chdir(here)
+        assert labels(names) == called
+        assert folders_for(names, tmp_path / "out") == places
 
 
-def test_results_that_an_earlier_version_put_elsewhere_are_found(tmp_path, monkeypatch):
+def test_results_of_a_folder_not_written_as_a_path_stay_found(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (make_folder(tmp_path / "runs" / "x") / "config.json").write_text("{}")
     old = patched(tmp_path / "out" / "runs-x", "runs/x")
     assert folders_for(["runs/x", "demo/npo"], old.parent)["runs/x"] == old
-    assert folders_for(["./runs/x", "demo/npo"], old.parent)["./runs/x"] == old.parent / "x"
     with pytest.raises(InputError, match="would stay beside"):
         check_beside(old.parent, "patch", 1)
