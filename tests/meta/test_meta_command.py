@@ -463,6 +463,48 @@ def test_an_anchor_that_the_results_lack_is_refused_and_not_fetched(
     assert f"--{anchor} {anchor}: its results are not here, {only}" in line
 
 
+def put_logs(folder, *models):
+    """A log of each model: the first one's values are the highest."""
+    for at, model in enumerate(models):
+        log = {"extraction_strength": {"agg_value": 1 / (at + 1)}, "mia_loss": {"agg_value": 0.5}}
+        put(folder / str(at) / "TOFU_EVAL.json", log)
+        put(folder / str(at) / "manifest.json", {"inputs": {"model": {"name": model}}})
+
+
+OF_POOLS = "faithfulness --pool-knows mine_a,mine_b --pool-forgot mine_c,mine_d --results side"
+ATTACKED = "robustness --source mine_a,mine_b --before side --after side"
+
+
+@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize(
+    ("asked", "metric", "lacks"),
+    [
+        (OF_POOLS, "es", None),
+        (OF_POOLS, "s_mia_loss", "retain"),
+        (f"{ATTACKED} --filter none --attack quantize", "es", None),
+        (f"{ATTACKED} --filter none --attack relearn", "es", "retain"),
+        (f"{ATTACKED} --filter utility --attack quantize", "es", "full"),
+    ],
+)
+def test_results_need_the_anchors_that_are_read_and_no_others(
+    tmp_path, monkeypatch, capsys, asked, metric, lacks, named
+):
+    monkeypatch.chdir(tmp_path)
+    models = ("mine_a", "mine_b", "mine_c", "mine_d")
+    put_logs(tmp_path / "side", *models)
+    own = "".join(f'{one} = {{ path = "./{one}" }}\n' for one in models)
+    (tmp_path / "models.toml").write_text(own)
+    if named:
+        (tmp_path / "lensaudit.toml").write_text('full = "./full"\nretain = ["./retain"]\n')
+    given = f"meta {asked} --metric {metric} --registry models.toml --out out".split()
+    assert run(given) == (2 if lacks else 0)
+    said = capsys.readouterr().err
+    if lacks and named:
+        assert f"--{lacks} ./{lacks}: its results are not here" in said
+    elif lacks:
+        assert f"with --{lacks}" in said
+
+
 @pytest.mark.parametrize(
     ("attack", "after", "said"),
     [
