@@ -164,13 +164,15 @@ class MetaRun:
         return dict.fromkeys((*self.names, self.retain) if with_retain else self.names)
 
     def check_alike(self, *tables: Values, more: Iterable[str] = ()) -> None:
-        """Refuse values of the models, and of more, that were asked of different rows.
+        """Refuse values of the models, and of more, that one metric asked of different rows.
 
         Raises:
             InputError: names two of them.
         """
-        keys = dict.fromkeys((*self.keys, *(one.key for one in self.metrics)))
-        check_alike({**self.compared, **dict.fromkeys(more)}, keys, *tables)
+        models = {**self.compared, **dict.fromkeys(more)}
+        # each metric is judged alone, s_MIA with the attack that it is made of
+        for one in self.metrics:
+            check_alike(models, {one.usable_as or one.key: None, one.key: None}, *tables)
 
     def planned(
         self, names: Sequence[str], metrics: Iterable[str], attack: RobustnessSettings | None = None

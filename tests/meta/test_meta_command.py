@@ -12,6 +12,7 @@ from lensaudit.auditing import evaluate
 from lensaudit.cli.main import run
 from lensaudit.files import make_folder
 from lensaudit.meta import runs
+from lensaudit.meta.reading import CATALOGUE
 from lensaudit.meta.settings import FaithfulnessSettings, RobustnessSettings
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.settings import AnswerGroups
@@ -553,6 +554,39 @@ def test_results_of_different_rows_are_not_compared(
     assert run(["meta", *asked.split(), *judged]) == (0 if first == second else 2)
     said = capsys.readouterr().err
     assert ("was asked of other forget rows than es of m in a/TOFU" in said) == (first != second)
+
+
+@pytest.mark.parametrize(
+    ("metric", "other", "alike"),
+    [
+        ("es", "em", True),
+        ("mia_loss", "mia_zlib", True),
+        # which is made of the attack's own values
+        ("mia_loss", "s_mia_loss", False),
+    ],
+)
+@pytest.mark.parametrize("asked", ["faithfulness", "robustness", "aggregate"])
+def test_metrics_that_are_judged_alone_may_have_rows_of_their_own(
+    tmp_path, monkeypatch, capsys, asked, metric, other, alike
+):
+    monkeypatch.chdir(tmp_path)
+    for key in (metric, other):
+        for name in ("full", "m", "retain"):
+            folder = tmp_path / "side" / key / name
+            put(folder / "TOFU_EVAL.json", {CATALOGUE[key].suite: {"agg_value": 0.5}})
+            made = {"data": {"forget": f"rows of {key}"}, "model": {"name": name}}
+            put(folder / "manifest.json", {"inputs": made})
+    words = {
+        "faithfulness": "faithfulness --pool-knows full,m --pool-forgot retain --results side",
+        "robustness": "robustness --source m --before side --after side --attack quantize "
+        "--filter none",
+        # one score of all metrics
+        "aggregate": "aggregate side",
+    }
+    chosen = () if asked == "aggregate" else (*metrics((metric, other)), "--dry-run")
+    refused = asked == "aggregate" or not alike
+    assert run(["meta", *words[asked].split(), *chosen]) == (2 if refused else 0)
+    assert ("was asked of other forget rows than" in capsys.readouterr().err) == refused
 
 
 def test_what_is_measured_now_is_not_compared_with_results_of_other_rows(copied, tmp_path, capsys):
