@@ -8,7 +8,6 @@ the attacks are those of `docs/meta_fields.md`: NF4 without double quantisation;
 relearning, of the model and of retain.
 """
 
-import contextlib
 import itertools
 import math
 import time
@@ -25,7 +24,7 @@ from lensaudit.meta.aggregate import aggregated
 from lensaudit.meta.documents import (
     COMMAND,
     Lines,
-    check_anchor,
+    called,
     faithfulness_document,
     faithfulness_table,
     manifest_of,
@@ -93,7 +92,6 @@ from lensaudit.sweep.plan import (
     Unit,
     UnitConditions,
     make_plan,
-    planned,
     planned_or_why,
     rater_files,
     relearned_rows,
@@ -611,7 +609,7 @@ def _with_anchors(settings: Judging, values: Values) -> Judging:
         return settings
     given, read = settings.measuring, _anchors_read(settings)
     full, retain = (
-        _called(role, getattr(given, role), given, values, read=role in read)
+        called(role, getattr(given, role), values, given.registry, read=role in read)
         for role in ("full", "retain")
     )
     return replace(settings, measuring=replace(given, full=full, retain=retain))
@@ -635,26 +633,6 @@ def _with_unread(
     given, read = settings.measuring, _anchors_read(settings)
     free = [one for one in ANCHORS if one not in read and getattr(given, one) is None]
     return replace(given, **{one: usual_anchor(one, known, registry) or one for one in free})
-
-
-def _called(
-    role: str, named: str | None, given: AnswerGroups, values: Values, *, read: bool
-) -> str | None:
-    """What results call an anchor: as it is named, else by its weights; or the one that they have.
-
-    None where they have none in this role, or several.
-    """
-    if named is None:
-        found = values.anchors(role)
-        return found[0] if len(found) == 1 else None
-    name = short_name(named)
-    if name not in values.models:
-        with contextlib.suppress(InputError):  # a name of the results alone
-            target = planned(resolve(named, load_registry(given.registry)))
-            name = next((m for m, own in values.weights.items() if own == target.weights), name)
-    if read:
-        check_anchor(role, name, values)
-    return name
 
 
 def _candidates(settings: RobustnessSettings, before: Values) -> list[str]:

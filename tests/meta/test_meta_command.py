@@ -452,6 +452,17 @@ def test_the_retain_model_of_the_results_is_what_attacks_are_compared_with(
     assert values["my-full"] < values["my-npo"] < 1
 
 
+@pytest.mark.parametrize("anchors", ANCHORED)
+def test_the_anchors_of_own_models_are_no_methods(tmp_path, of_sweep, anchors):
+    given = ["--out", str(tmp_path / "out"), *anchors]
+    assert run(["meta", "aggregate", str(of_sweep / "base"), *given]) == 0
+    found = document(tmp_path, "aggregate")
+    assert [one["method"] for one in found["ranking"]] == ["my-npo"]
+    # compared with the retain model's own attack, of which there is the loss alone
+    (npo,) = (one for one in found["models"] if one["model"] == "my-npo")
+    assert "s_mia_zlib" in npo["reasons"]["privacy_mia"]
+
+
 @pytest.mark.parametrize("anchor", ["full", "retain"])
 def test_an_anchor_that_the_results_lack_is_refused_and_not_fetched(
     tmp_path, of_sweep, anchor, capsys
