@@ -8,6 +8,7 @@ of different models; the columns named `common` are means over the models that a
 `docs/meta_fields.md` says what each field means.
 """
 
+import contextlib
 import itertools
 import math
 import time
@@ -30,11 +31,12 @@ from lensaudit.meta.reading import (
     attack_aucs,
     check_alike,
     read_values,
+    short_name,
     with_s_mia,
 )
 from lensaudit.meta.records import FaithfulnessRecord, RobustnessRecord, read_judged
 from lensaudit.meta.settings import AggregateSettings, Attack, Form, MetaTableSettings
-from lensaudit.models.registry import DEMO
+from lensaudit.models.registry import DEMO, load_registry, resolve
 from lensaudit.progress import Notice, unheard
 from lensaudit.results.kinds.meta import Aggregate, Aggregates, MetaRow, MetaTable
 from lensaudit.results.manifest import MANIFEST, MANIFESTS, as_placed, manifest
@@ -42,6 +44,7 @@ from lensaudit.results.owner import check_free, claim
 from lensaudit.results.reading import Record, Share, checked_as, document, null
 from lensaudit.results.run_log import tell_replaced
 from lensaudit.settings import plain
+from lensaudit.sweep.plan import planned
 
 COMMAND = "meta"
 _KINDS = {"meta_table": "meta", "robustness-quantize": "robustness"}
@@ -202,24 +205,60 @@ def run_aggregate(settings: AggregateSettings, notice: Notice = unheard) -> Aggr
     """
     _check_out(settings.out)
     started, values = time.monotonic(), read_values(settings.results)
-    for name in ("full", "retain"):
-        check_anchor(name, getattr(settings, name), values)
     anchors = {
-        name: given or (f"{DEMO}{name}" if f"{DEMO}{name}" in values.models else name)
+        name: called(name, given, values)
+        or (f"{DEMO}{name}" if f"{DEMO}{name}" in values.models else name)
         for name, given in (("full", settings.full), ("retain", settings.retain))
     }
+    no_methods = {*anchors.values(), *itertools.chain(*map(values.anchors, anchors))}
     values = with_s_mia(values, attack_aucs(values, anchors["retain"]))
     if not values.models:
         raise InputError(f"{', '.join(map(str, settings.results))}: no model has results")
     check_alike(values.models, COMPARED, values)
     rows = aggregated(values, full=anchors["full"], fluency=not settings.no_fluency)
-    record = Aggregates(models=rows, ranking=ranking(rows, anchors.values()))
+    record = Aggregates(models=rows, ranking=ranking(rows, no_methods))
     header = [one.name for one in fields(Aggregate)]
     lines = [
         [*(vars(one) | {"reasons": "; ".join(map(": ".join, one.reasons.items()))}).values()]
         for one in record.models
     ]
     return _kept(settings, "aggregate", record, (header, lines), started, notice)
+
+
+def called(
+    role: str,
+    named: str | None,
+    values: Values,
+    registry: str | Path | None = None,
+    *,
+    read: bool = True,
+) -> str | None:
+    """What results call an anchor: as it is named, else by its weights; or the one that they have.
+
+    Args:
+        role: `full` or `retain`.
+        named: its name or folder, where one is named.
+        values: of the results.
+        registry: file of names beside those of lensaudit.
+        read: a number depends on it, so that one that is named has to be there.
+
+    Returns:
+        The name; None where none is named and results have none in this role, or several.
+
+    Raises:
+        InputError: the results lack one that is named, and that is read.
+    """
+    if named is None:
+        found = values.anchors(role)
+        return found[0] if len(found) == 1 else None
+    name = short_name(named)
+    if name not in values.models:
+        with contextlib.suppress(InputError):  # a name of the results alone
+            target = planned(resolve(named, load_registry(registry)))
+            name = next((m for m, own in values.weights.items() if own == target.weights), name)
+    if read:
+        check_anchor(role, name, values)
+    return name
 
 
 def check_anchor(name: str, given: str | None, values: Values) -> None:

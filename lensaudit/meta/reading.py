@@ -262,24 +262,28 @@ def merged(tables: Iterable[Values]) -> Values:
     """All tables as one; a value beats a reason, a result beats "to do".
 
     Raises:
-        InputError: two tables give different values for one metric of one model.
+        InputError: two tables give different values for one metric of one model, or one value of
+            different rows.
     """
     rows: dict[str, dict[str, float | str]] = {}
     to_do: dict[str, str] = {}
     weights: dict[str, str] = {}
     utility: dict[str | None, float] = {}
     broken: dict[str, Set[str]] = {}
-    asked: dict[str, Mapping[str, RowsAsked]] = {}
+    asked: dict[str, dict[str, RowsAsked]] = {}
     ends: dict[str, Set[str]] = {}
     for table in tables:
         for model, row in table.rows.items():
-            _add(rows.setdefault(model, {}), row, model)
+            said, own = asked.setdefault(model, {}), table.asked.get(model, {})
+            for key in _add(rows.setdefault(model, {}), row, model):
+                said |= (
+                    {key: _also_asked(said.get(key), own[key], key, model)} if key in own else {}
+                )
         to_do |= table.to_do
         weights |= table.weights
         utility |= table.full_utility
         broken |= {model: broken.get(model, set()) | keys for model, keys in table.broken.items()}
         ends |= {role: ends.get(role, set()) | some for role, some in table.ends.items()}
-        asked |= {model: {**asked.get(model, {}), **own} for model, own in table.asked.items()}
     waiting = {model: why for model, why in to_do.items() if model not in rows}
     return Values(rows, waiting, weights, utility, broken, asked, ends)
 
@@ -317,14 +321,33 @@ def check_alike(models: Iterable[str], keys: Iterable[str], *tables: Values) -> 
         for name, content in asked.content.items():
             other, first = known.setdefault(name, (told, content))
             if content != first:
-                how = "in another template" if name == "template" else f"of other {name} rows"
                 raise InputError(
-                    f"{told} was asked {how} than {other}; wanted the same rows, asked in the same "
-                    "way: measure one again with the other's data, --limit and template"
+                    f"{told} was asked {_otherwise(name)} than {other}; wanted the same rows, "
+                    "asked in the same way: measure one again with the other's data, --limit and "
+                    "template"
                 )
 
 
-def _add(known: dict[str, float | str], row: Mapping[str, float | str], model: str) -> None:
+def _otherwise(name: str) -> str:
+    """How two values were asked that differ in a content."""
+    return "in another template" if name == "template" else f"of other {name} rows"
+
+
+def _also_asked(old: RowsAsked | None, new: RowsAsked, key: str, model: str) -> RowsAsked:
+    """What one value in two files was asked of: the one of both that says more."""
+    if old is None:
+        return new
+    for name in old.content.keys() & new.content.keys():
+        if old.content[name] != new.content[name]:
+            raise InputError(
+                f"{model}: {key} in {new.path} was asked {_otherwise(name)} than in {old.path}; "
+                "name only one of them"
+            )
+    return new if len(new.content) > len(old.content) else old
+
+
+def _add(known: dict[str, float | str], row: Mapping[str, float | str], model: str) -> list[str]:
+    """Add a row; the keys of the values in it, which count."""
     for key, one in row.items():
         old = known.get(key)
         if isinstance(one, float) and isinstance(old, float) and abs(old - one) > TOLERANCE:
@@ -334,6 +357,7 @@ def _add(known: dict[str, float | str], row: Mapping[str, float | str], model: s
             )
         if isinstance(one, float) or not isinstance(old, float):
             known[key] = one
+    return [key for key, one in row.items() if isinstance(one, float)]
 
 
 def short_name(model: str) -> str:

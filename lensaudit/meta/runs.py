@@ -8,11 +8,10 @@ the attacks are those of `docs/meta_fields.md`: NF4 without double quantisation;
 relearning, of the model and of retain.
 """
 
-import contextlib
 import itertools
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,7 +24,7 @@ from lensaudit.meta.aggregate import aggregated
 from lensaudit.meta.documents import (
     COMMAND,
     Lines,
-    check_anchor,
+    called,
     faithfulness_document,
     faithfulness_table,
     manifest_of,
@@ -73,6 +72,7 @@ from lensaudit.models.registry import (
     data_of,
     load_registry,
     resolve,
+    usual_anchor,
 )
 from lensaudit.progress import Notice
 from lensaudit.results.integrity import is_whole
@@ -92,7 +92,6 @@ from lensaudit.sweep.plan import (
     Unit,
     UnitConditions,
     make_plan,
-    planned,
     planned_or_why,
     rater_files,
     relearned_rows,
@@ -163,13 +162,15 @@ class MetaRun:
         return dict.fromkeys((*self.names, self.retain) if with_retain else self.names)
 
     def check_alike(self, *tables: Values, more: Iterable[str] = ()) -> None:
-        """Refuse values of the models, and of more, that were asked of different rows.
+        """Refuse values of the models, and of more, that one metric asked of different rows.
 
         Raises:
             InputError: names two of them.
         """
-        keys = dict.fromkeys((*self.keys, *(one.key for one in self.metrics)))
-        check_alike({**self.compared, **dict.fromkeys(more)}, keys, *tables)
+        models = {**self.compared, **dict.fromkeys(more)}
+        # each metric is judged alone, s_MIA with the attack that it is made of
+        for one in self.metrics:
+            check_alike(models, {one.usable_as or one.key: None, one.key: None}, *tables)
 
     def planned(
         self, names: Sequence[str], metrics: Iterable[str], attack: RobustnessSettings | None = None
@@ -535,6 +536,8 @@ def _prepared(
     measured, registry, targets = None, load_registry(given.registry), dict[str, Target]()
     # of what is read alone the labels need not be names of models
     known = [one for one in names if measuring or one in registry]
+    if not measuring:
+        given = _with_unread(settings, known, registry)
     full, (retain, *_) = anchors_of(known, given.full, given.retain, registry)
     if measuring:
         _check_machine(given)
@@ -600,38 +603,41 @@ def _with_anchors(settings: Judging, values: Values) -> Judging:
     """The settings, with the anchors as results call them; as they are where models are measured.
 
     Raises:
-        InputError: the results lack an anchor that is named.
+        InputError: the results lack an anchor that is named, and that is read.
     """
     if settings.measures:
         return settings
-    given = settings.measuring
+    given, read = settings.measuring, _anchors_read(settings)
     full, retain = (
-        _called(role, getattr(given, role), given, values) for role in ("full", "retain")
+        called(role, getattr(given, role), values, given.registry, read=role in read)
+        for role in ("full", "retain")
     )
     return replace(settings, measuring=replace(given, full=full, retain=retain))
 
 
-def _called(role: str, named: str | None, given: AnswerGroups, values: Values) -> str | None:
-    """What results call an anchor: as it is named, else by its weights; or the one that they have.
+def _anchors_read(settings: FaithfulnessSettings | RobustnessSettings) -> Set[str]:
+    """The anchors that a number or the choice of models depends on; any name does for others."""
+    own = {"retain"} if any(one.usable_as for one in judged(settings.metrics)) else set[str]()
+    if isinstance(settings, RobustnessSettings):
+        own |= {"retain"} if settings.attack == "relearn" else set()
+        own |= {"full"} if _utility_parts(settings) else set()
+        # candidates are those that are no anchors
+        own |= {*ANCHORS} if RESULTS in _listed(settings) else set()
+    return own
 
-    None where they have none in this role, or several.
-    """
-    if named is None:
-        found = values.anchors(role)
-        return found[0] if len(found) == 1 else None
-    name = short_name(named)
-    if name not in values.models:
-        with contextlib.suppress(InputError):  # a name of the results alone
-            target = planned(resolve(named, load_registry(given.registry)))
-            name = next((m for m, own in values.weights.items() if own == target.weights), name)
-    check_anchor(role, name, values)
-    return name
+
+def _with_unread(
+    settings: FaithfulnessSettings | RobustnessSettings, known: Sequence[str], registry: Registry
+) -> AnswerGroups:
+    """How models are measured; an anchor that nothing reads need not be named beside own models."""
+    given, read = settings.measuring, _anchors_read(settings)
+    free = [one for one in ANCHORS if one not in read and getattr(given, one) is None]
+    return replace(given, **{one: usual_anchor(one, known, registry) or one for one in free})
 
 
 def _candidates(settings: RobustnessSettings, before: Values) -> list[str]:
     """The named models; `results` stands for all in the results but the anchors."""
-    named = [part for text in settings.models for part in text.split(",") if part]
-    found: list[str] = []
+    named, found = _listed(settings), list[str]()
     if RESULTS in named:
         if not settings.before:
             raise InputError("--source results: needs --before, the results to take them from")
@@ -641,6 +647,11 @@ def _candidates(settings: RobustnessSettings, before: Values) -> list[str]:
         anchors |= {*before.anchors("full"), *before.anchors("retain")}
         found = [model for model in before.models if model not in anchors]
     return list(dict.fromkeys([*found, *(short_name(one) for one in named if one != RESULTS)]))
+
+
+def _listed(settings: RobustnessSettings) -> list[str]:
+    """The words of --source."""
+    return [part for text in settings.models for part in text.split(",") if part]
 
 
 def _thresholds(settings: RobustnessSettings) -> Mapping[str, float]:

@@ -12,6 +12,7 @@ from lensaudit.auditing import evaluate
 from lensaudit.cli.main import run
 from lensaudit.files import make_folder
 from lensaudit.meta import runs
+from lensaudit.meta.reading import CATALOGUE
 from lensaudit.meta.settings import FaithfulnessSettings, RobustnessSettings
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.settings import AnswerGroups
@@ -451,6 +452,17 @@ def test_the_retain_model_of_the_results_is_what_attacks_are_compared_with(
     assert values["my-full"] < values["my-npo"] < 1
 
 
+@pytest.mark.parametrize("anchors", ANCHORED)
+def test_the_anchors_of_own_models_are_no_methods(tmp_path, of_sweep, anchors):
+    given = ["--out", str(tmp_path / "out"), *anchors]
+    assert run(["meta", "aggregate", str(of_sweep / "base"), *given]) == 0
+    found = document(tmp_path, "aggregate")
+    assert [one["method"] for one in found["ranking"]] == ["my-npo"]
+    # compared with the retain model's own attack, of which there is the loss alone
+    (npo,) = (one for one in found["models"] if one["model"] == "my-npo")
+    assert "s_mia_zlib" in npo["reasons"]["privacy_mia"]
+
+
 @pytest.mark.parametrize("anchor", ["full", "retain"])
 def test_an_anchor_that_the_results_lack_is_refused_and_not_fetched(
     tmp_path, of_sweep, anchor, capsys
@@ -461,6 +473,48 @@ def test_an_anchor_that_the_results_lack_is_refused_and_not_fetched(
     (line,) = capsys.readouterr().err.splitlines()
     only = "only those of my-full, my-npo, my-retain"
     assert f"--{anchor} {anchor}: its results are not here, {only}" in line
+
+
+def put_logs(folder, *models):
+    """A log of each model: the first one's values are the highest."""
+    for at, model in enumerate(models):
+        log = {"extraction_strength": {"agg_value": 1 / (at + 1)}, "mia_loss": {"agg_value": 0.5}}
+        put(folder / str(at) / "TOFU_EVAL.json", log)
+        put(folder / str(at) / "manifest.json", {"inputs": {"model": {"name": model}}})
+
+
+OF_POOLS = "faithfulness --pool-knows mine_a,mine_b --pool-forgot mine_c,mine_d --results side"
+ATTACKED = "robustness --source mine_a,mine_b --before side --after side"
+
+
+@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize(
+    ("asked", "metric", "lacks"),
+    [
+        (OF_POOLS, "es", None),
+        (OF_POOLS, "s_mia_loss", "retain"),
+        (f"{ATTACKED} --filter none --attack quantize", "es", None),
+        (f"{ATTACKED} --filter none --attack relearn", "es", "retain"),
+        (f"{ATTACKED} --filter utility --attack quantize", "es", "full"),
+    ],
+)
+def test_results_need_the_anchors_that_are_read_and_no_others(
+    tmp_path, monkeypatch, capsys, asked, metric, lacks, named
+):
+    monkeypatch.chdir(tmp_path)
+    models = ("mine_a", "mine_b", "mine_c", "mine_d")
+    put_logs(tmp_path / "side", *models)
+    own = "".join(f'{one} = {{ path = "./{one}" }}\n' for one in models)
+    (tmp_path / "models.toml").write_text(own)
+    if named:
+        (tmp_path / "lensaudit.toml").write_text('full = "./full"\nretain = ["./retain"]\n')
+    given = f"meta {asked} --metric {metric} --registry models.toml --out out".split()
+    assert run(given) == (2 if lacks else 0)
+    said = capsys.readouterr().err
+    if lacks and named:
+        assert f"--{lacks} ./{lacks}: its results are not here" in said
+    elif lacks:
+        assert f"with --{lacks}" in said
 
 
 @pytest.mark.parametrize(
@@ -511,6 +565,39 @@ def test_results_of_different_rows_are_not_compared(
     assert run(["meta", *asked.split(), *judged]) == (0 if first == second else 2)
     said = capsys.readouterr().err
     assert ("was asked of other forget rows than es of m in a/TOFU" in said) == (first != second)
+
+
+@pytest.mark.parametrize(
+    ("metric", "other", "alike"),
+    [
+        ("es", "em", True),
+        ("mia_loss", "mia_zlib", True),
+        # which is made of the attack's own values
+        ("mia_loss", "s_mia_loss", False),
+    ],
+)
+@pytest.mark.parametrize("asked", ["faithfulness", "robustness", "aggregate"])
+def test_metrics_that_are_judged_alone_may_have_rows_of_their_own(
+    tmp_path, monkeypatch, capsys, asked, metric, other, alike
+):
+    monkeypatch.chdir(tmp_path)
+    for key in (metric, other):
+        for name in ("full", "m", "retain"):
+            folder = tmp_path / "side" / key / name
+            put(folder / "TOFU_EVAL.json", {CATALOGUE[key].suite: {"agg_value": 0.5}})
+            made = {"data": {"forget": f"rows of {key}"}, "model": {"name": name}}
+            put(folder / "manifest.json", {"inputs": made})
+    words = {
+        "faithfulness": "faithfulness --pool-knows full,m --pool-forgot retain --results side",
+        "robustness": "robustness --source m --before side --after side --attack quantize "
+        "--filter none",
+        # one score of all metrics
+        "aggregate": "aggregate side",
+    }
+    chosen = () if asked == "aggregate" else (*metrics((metric, other)), "--dry-run")
+    refused = asked == "aggregate" or not alike
+    assert run(["meta", *words[asked].split(), *chosen]) == (2 if refused else 0)
+    assert ("was asked of other forget rows than" in capsys.readouterr().err) == refused
 
 
 def test_what_is_measured_now_is_not_compared_with_results_of_other_rows(copied, tmp_path, capsys):

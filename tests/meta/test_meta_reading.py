@@ -1,12 +1,14 @@
 """Results on disk become values, whoever wrote them; nothing is dropped without a word."""
 
 import json
+from pathlib import Path
 
 import pytest
 
 from lensaudit.errors import InputError
 from lensaudit.meta.aggregate import aggregated
 from lensaudit.meta.reading import (
+    RowsAsked,
     Values,
     check_alike,
     merged,
@@ -135,6 +137,28 @@ def test_two_models_of_one_name_are_never_one_row(tmp_path, other):
     assert read_values([tmp_path / "b", tmp_path / "c"]).rows["./ckpt"]["logit_lens"] == 0.4
     with pytest.raises(InputError, match=said):
         read_values([tmp_path / "a", tmp_path / "c"])
+
+
+def rows_of(folder, value, name="m", **content):
+    row = {"uds": value}
+    asked = {name: {"uds": RowsAsked(Path(folder), content)}}
+    return Values({name: row}, asked=asked)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_value_has_the_rows_of_its_own_file_in_any_order(turned):
+    def joined(*tables):
+        return merged(reversed(tables) if turned else tables)
+
+    one, gap = rows_of("a", 0.5, annotated="x"), rows_of("b", "no retain model", annotated="y")
+    assert joined(one, gap).asked["m"]["uds"] == RowsAsked(Path("a"), {"annotated": "x"})
+    # a file that says less takes nothing away
+    silent = rows_of("c", 0.5)
+    assert joined(one, silent).asked["m"]["uds"].content == {"annotated": "x"}
+    with pytest.raises(
+        InputError, match=r"m: uds in . was asked of other annotated rows than in .; name"
+    ):
+        joined(one, rows_of("d", 0.5, annotated="z"))
 
 
 METRICS = {
