@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lensaudit.errors import InputError
-from lensaudit.files import read_text
+from lensaudit.files import read_bytes, read_text
 from lensaudit.once import holding
 from lensaudit.own_code import OWN, calling_own
 from lensaudit.text import digest
@@ -44,14 +44,22 @@ def run_own(path: Path, wanted: str) -> dict[str, Any]:
     if not path.is_file() or path.suffix != ".py":
         raise InputError(f"{path}: wanted a Python file with {wanted}")
     invalidate_caches()  # a helper may have been written just now
-    now = {name: digest(read_text(file)) for name, file in helpers_of([path]).items()}
-    if any(_imported.get(name, code) != code for name, code in now.items()):
+    now = _helper_codes(path)
+    # what somebody else imported may be of an older text
+    known = {name: "" if name in sys.modules else code for name, code in now.items()} | _imported
+    if any(known[name] != code for name, code in now.items()):
         for name in now:  # all of them: one may hold what it took from another
             sys.modules.pop(name, None)
     _imported.update(now)
     with calling_own(f"{path}: cannot be run"):
-        return runpy.run_path(str(path), run_name=f"{OWN}{path.stem}")
+        found = runpy.run_path(str(path), run_name=f"{OWN}{path.stem}")
+        _imported.update(_helper_codes(path))  # those too that it made a path to
+        return found
     raise AssertionError("what the block raises is raised again")
+
+
+def _helper_codes(path: Path) -> dict[str, str]:
+    return {name: digest(_text(file)) for name, file in helpers_of([path]).items()}
 
 
 def refusing(names: Iterable[str]) -> AbstractContextManager[None]:
@@ -121,14 +129,14 @@ def code_of(function: Any) -> str:
     every = [(one.relative_to(folder), one) for folder in folders for one in folder.rglob("*.py")]
     own = Path(inspect.getfile(inspect.unwrap(function)))
     files = sorted(every) or [(Path(own.name), own)]
-    code = digest([[name.as_posix(), read_text(file)] for name, file in files])
+    code = digest([[name.as_posix(), _text(file)] for name, file in files])
     return with_helpers(code, [file for _, file in files])
 
 
 def with_helpers(code: str, files: Iterable[Path]) -> str:
     """Content hash of files and of their helpers: that of the files alone where they have none."""
     helpers = sorted(helpers_of(files).items())
-    return digest([code, *([name, read_text(file)] for name, file in helpers)]) if helpers else code
+    return digest([code, *([name, _text(file)] for name, file in helpers)]) if helpers else code
 
 
 def helpers_of(files: Iterable[Path]) -> dict[str, Path]:
@@ -148,11 +156,19 @@ def helpers_of(files: Iterable[Path]) -> dict[str, Path]:
     return {name: file for name, file in found.items() if file not in own}
 
 
+def _text(file: Path) -> str:
+    """What a Python file holds, for a hash: its bytes where they are no UTF-8."""
+    try:
+        return read_text(file)
+    except InputError:
+        return read_bytes(file).hex()
+
+
 def _imports(file: Path, package: str) -> Iterator[str]:
     """Modules that a file may import, by name, each after the package that it is in."""
     try:
-        every = [*ast.walk(ast.parse(read_text(file)))]
-    except SyntaxError:  # whoever imports it is told
+        every = [*ast.walk(ast.parse(read_bytes(file)))]
+    except (SyntaxError, ValueError):  # whoever imports it is told
         return
     for node in every:
         names = [one.name for one in node.names] if isinstance(node, ast.Import) else []

@@ -98,8 +98,9 @@ def _file(path: Path) -> CheckedPlace | None:
 
 
 def _failed(path: Path, error: Exception, kind: Kind = "document") -> CheckedPlace:
-    """What could not be checked: it cannot be read, or holds no such thing."""
-    is_unread = isinstance(error, OSError) or isinstance(error.__cause__, OSError)
+    """What could not be checked: it cannot be read, leads nowhere, or holds no such thing."""
+    cause = error if isinstance(error, OSError) else error.__cause__
+    is_unread = isinstance(cause, OSError) and not isinstance(cause, FileNotFoundError)
     said = os_error(error, path) if isinstance(error, OSError) else error
     line = str(said).removeprefix(f"{path}: ")
     return CheckedPlace(str(path), "unread" if is_unread else kind, 1, (line,))

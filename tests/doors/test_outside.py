@@ -1,5 +1,6 @@
 """Metrics, suites, attacks and rubrics from outside: of a file, of an installed package."""
 
+import importlib
 import json
 import shutil
 import sys
@@ -17,7 +18,9 @@ from lensaudit.text import digest
 
 @pytest.fixture(autouse=True)
 def _clean():
-    with nothing_left(PACKAGE, "broken_one", "helped", "own_tools"):
+    with nothing_left(
+        PACKAGE, "broken_one", "helped", "own_tools", "own_late", "own_seen", "own_latin"
+    ):
         yield
 
 
@@ -399,3 +402,41 @@ def test_own_code_stands_on_its_file_and_on_what_that_imports_of_ones_own(tmp_pa
     assert len({*seen}) == 4
     (tools / "other.py").write_text("K = 2\n")
     assert code_of(run_own(file, "x")["fn"]) == seen[-1]
+
+
+def test_a_helper_is_that_of_now_whoever_imported_it_or_made_the_path_to_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    file, lib = tmp_path / "mine.py", tmp_path / "lib"
+    lib.mkdir()
+    file.write_text(
+        f"import sys\nsys.path.insert(0, {str(lib)!r})\nfrom own_late import K\ndef fn(): ...\n"
+    )
+    seen = []
+    for value in ("1", "20"):  # at first the path to it is not there
+        (lib / "own_late.py").write_text(f"K = {value}\n")
+        found = run_own(file, "x")
+        assert found["K"] == int(value)
+        kept = sys.modules["own_late"]
+        run_own(file, "x")
+        assert sys.modules["own_late"] is kept, "nothing changed: it is not imported again"
+        seen.append(code_of(found["fn"]))
+    assert len({*seen}) == 2
+    (lib / "own_seen.py").write_text("K = 1\n")
+    assert importlib.import_module("own_seen").K == 1
+    (lib / "own_seen.py").write_text("K = 20\n")
+    file.write_text("from own_seen import K\n")
+    assert run_own(file, "x")["K"] == 20, "somebody else had imported it before it was edited"
+
+
+def test_own_code_may_be_in_any_encoding_that_python_reads(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    file, helper = tmp_path / "mine.py", tmp_path / "own_latin.py"
+    cookie = "# -*- coding: latin-1 -*-\n"
+    file.write_bytes(f"{cookie}from own_latin import K\ndef fn(): return 'ü'\n".encode("latin-1"))
+    seen = []
+    for value in ("é", "éé"):
+        helper.write_bytes(f"{cookie}K = '{value}'\n".encode("latin-1"))
+        found = run_own(file, "x")
+        assert found["K"] == value
+        seen.append(code_of(found["fn"]))
+    assert len({*seen}) == 2

@@ -48,6 +48,15 @@ def test_verify_names_what_it_may_not_read_and_does_not_call_it_changed(closed, 
     assert capsys.readouterr().out == "compared: 1 result; 0 damaged\n"
 
 
+def test_a_link_to_nowhere_is_damage_and_not_what_cannot_be_read(tmp_path, capsys):
+    (tmp_path / "manifest.json").symlink_to("nowhere.json")
+    assert run(["verify", str(tmp_path)]) == 4
+    said = capsys.readouterr()
+    assert f"{tmp_path / 'manifest.json'}: no such file" in said.out
+    assert "1 damaged" in said.out
+    assert "cannot be read" not in said.out + said.err
+
+
 def test_a_list_of_runs_and_a_search_of_results_name_a_folder_that_they_may_not_list(closed):
     told = []
     assert [one.folder.name for one in find_runs([closed], told.append)] == ["good"]
