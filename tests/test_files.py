@@ -258,7 +258,7 @@ def test_links_and_pipes_are_no_files_of_a_folder_whatever_their_names(tmp_path)
     (tmp_path / "gone").symlink_to("nowhere")
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(
-        InputError, match=r"holds file, gone, pipe, a/folder, which lensaudit has no record"
+        InputError, match=r"holds file, gone, pipe, a/folder, which no record of its own names"
     ):
         files.files_below(tmp_path, lambda path: True)
     for n in range(4):

@@ -133,7 +133,7 @@ def test_safetensors_hold_the_same(bridge, tmp_path):
 
 
 def test_a_shard_has_the_arrays_that_its_page_names(bridge, tmp_path):
-    said = (DOCS / "doors" / "caches.md").read_text().partition("plain HDF5: ")[2]
+    said = (DOCS / "doors" / "caches.md").read_text().partition("is plain HDF5")[2].partition(": ")[2]
     named = set(re.findall(r"`(\w+)`", said.partition(";")[0]))
     with la.cache_prompts(bridge, TEXTS, name="mine", root=tmp_path) as cache:
         (path,) = cache.folder.glob("*.h5")
@@ -159,7 +159,7 @@ def test_a_shard_has_the_arrays_that_its_page_names(bridge, tmp_path):
             TEXTS,
             "layers.3.* has another forward than its class",
         ),
-        (lambda one: None, [], "holds no token"),
+        (lambda one: None, [], "found no prompt"),
         (lambda one: None, ["I", "a " * 600], r"prompt 1 has \d+ tokens, longer than the model's"),
         (lambda one: one.to(torch.float64), TEXTS, "weights of torch.float64"),
     ],
