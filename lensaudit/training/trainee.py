@@ -4,6 +4,7 @@ With an adapter the base stays as it is on disk: Hu et al. 2022, arXiv:2106.0968
 safetensors in a stored precision.
 """
 
+import os
 import shutil
 import time
 from abc import ABC, abstractmethod
@@ -275,7 +276,7 @@ def check_apart(out: Path, *read: Checkpoint) -> None:
     Raises:
         InputError: names the model.
     """
-    place = out.resolve()
+    place = Path(os.path.realpath(out))  # a link to itself is refused where it is written
     for one in read:
         folders = filter(None, (one.folder, one.adapter))
         # a folder may consist of links
