@@ -17,6 +17,7 @@ its name there where it has no short key.
 
 import math
 from collections.abc import Iterable, Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import product
@@ -28,6 +29,7 @@ from lensaudit.errors import InputError
 from lensaudit.files import read_json
 from lensaudit.groups import grouped
 from lensaudit.metrics.privacy import ATTACKS, similarity
+from lensaudit.metrics.registry import metric_of, splits_read
 from lensaudit.models.registry import published
 from lensaudit.results.integrity import check_result
 from lensaudit.results.kinds.eval import log_in
@@ -175,25 +177,15 @@ class RowsAsked:
     """Split, or `template` -> content hash, as far as the result says them."""
 
 
-_KEPT = ("retain", "ra", "wf")
-_BOTH_SIDES = ("forget", "holdout")
-_READ: Mapping[str, tuple[str, ...]] = {
-    **dict.fromkeys(("depth", "representation", "leakage"), ("annotated",)),
-    **dict.fromkeys(("membership", "privacy"), _BOTH_SIDES),
-}
-"""Family of a metric -> the splits that it reads; of others it is the forget set."""
+def _splits_of(metric: str) -> list[str]:
+    """Splits that a metric of the suite reads; of one that is not known here it is the forget set.
 
-
-def splits_read(suite: str, family: str) -> tuple[str, ...]:
-    """Splits that a metric of the suite reads.
-
-    >>> splits_read("retain_Q_A_Prob", "probability"), splits_read("uds", "depth")
-    (('retain',), ('annotated',))
+    >>> _splits_of("retain_Q_A_Prob"), _splits_of("uds")
+    (['retain'], ['annotated'])
     """
-    if suite == "model_utility":
-        return _KEPT
-    first = suite.partition("_")[0]
-    return (first,) if first in _KEPT else _READ.get(family, ("forget",))
+    with suppress(InputError):
+        return sorted(splits_read(metric_of(metric)))
+    return ["forget"]
 
 
 TOLERANCE = 1e-9
@@ -275,10 +267,8 @@ def merged(tables: Iterable[Values]) -> Values:
     for table in tables:
         for model, row in table.rows.items():
             said, own = asked.setdefault(model, {}), table.asked.get(model, {})
-            for key in _add(rows.setdefault(model, {}), row, model):
-                said |= (
-                    {key: _also_asked(said.get(key), own[key], key, model)} if key in own else {}
-                )
+            for key in own.keys() & _add(rows.setdefault(model, {}), row, model):
+                said[key] = _also_asked(said.get(key), own[key], key, model)
         to_do |= table.to_do
         weights |= table.weights
         utility |= table.full_utility
@@ -482,7 +472,7 @@ def read_log(
     asked: dict[str, RowsAsked] = {}
     for suite in metrics or log.entries:
         key, entry = _KEYS.get(suite, suite), log.entries[suite]
-        splits = splits_read(suite, entry.family)
+        splits = _splits_of(suite)
         said = zip((*splits, "template"), log.asked(*splits), strict=True)
         asked[key] = RowsAsked(path, {of: one for of, one in said if one is not None})
         row[key] = (entry.reason or "null in the log") if entry.value is None else entry.value
