@@ -404,17 +404,21 @@ class Verdicts:
             folder: of the run.
             weights: of a run that no verdict is made of: all that is known of its model is found.
         """
-        alone = (
-            (one, one.judged[0])
-            for one in self.models
-            if one.weights == weights or folder.resolve() in map(Path.resolve, one.folders)
-        )
-        return self._by_run.get(folder.resolve()) or next(alone, (None, None))
+        known = self._by_run
+        return known.get(folder.resolve()) or known.get(weights or "") or (None, None)
 
     @cached_property
-    def _by_run(self) -> Mapping[Path, tuple[Model, Evidence]]:
+    def _by_run(self) -> Mapping[Path | str, tuple[Model, Evidence]]:
+        """Weights, or folder of a result -> its model; of a run what is known on its own rows."""
+        alone: dict[Path | str, tuple[Model, Evidence]] = {
+            at: (model, model.judged[0])
+            for model in reversed(self.models)
+            for at in (model.weights, *map(Path.resolve, model.folders))
+        }
         every = [(model, one, one.run) for model in self.models for one in model.judged]
-        return {run.folder.resolve(): (model, one) for model, one, run in reversed(every) if run}
+        return alone | {
+            run.folder.resolve(): (model, one) for model, one, run in reversed(every) if run
+        }
 
 
 def verdicts(places: Place | Sequence[Place], calibration: Place | None = None) -> Verdicts:
