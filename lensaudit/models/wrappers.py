@@ -59,13 +59,13 @@ def of_user(hooks: Hooks) -> bool:
     )
 
 
-_Listeners = Sequence[tuple[bool, Hooks]]
-"""Where hooks of some modules stand, at hook points or elsewhere: TransformerLens, which empties
-and fills these mappings, has hooks of its own there, which serve others."""
+_Listeners = tuple[Sequence[Hooks], Sequence[Hooks]]
+"""Where hooks of some modules stand, at hook points and elsewhere: TransformerLens, which empties
+and fills these mappings, has hooks of its own elsewhere, which serve others."""
 
 
-def _heard(listeners: _Listeners) -> bool:
-    return any(hooks if is_point else of_user(hooks) for is_point, hooks in listeners)
+def _heard(at_points: Sequence[Hooks], elsewhere: Sequence[Hooks]) -> bool:
+    return any(at_points) or any(map(of_user, filter(None, elsewhere)))
 
 
 @dataclass(frozen=True)
@@ -81,9 +81,9 @@ class _Part:
     @property
     def unheard(self) -> tuple[_Wrapped, ...]:
         """Wrappers of the part that no hook uses; none of them where a hook is set inside."""
-        if _heard(self.inside):
+        if _heard(*self.inside):
             return ()
-        return self.inner if _heard(self.own) else (self.outer, *self.inner)
+        return self.inner if _heard(*self.own) else (self.outer, *self.inner)
 
 
 @contextlib.contextmanager
@@ -143,4 +143,7 @@ def _components(wrapper: Any) -> Iterator[Any]:
 
 def _listeners(modules: list[Any]) -> _Listeners:
     kinds = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
-    return [(hasattr(one, "fwd_hooks"), getattr(one, kind)) for one in modules for kind in kinds]
+    return (
+        [getattr(one, kind) for one in modules if hasattr(one, "fwd_hooks") for kind in kinds],
+        [getattr(one, kind) for one in modules if not hasattr(one, "fwd_hooks") for kind in kinds],
+    )
