@@ -446,6 +446,7 @@ def _run_in(manifest: Mapping[str, Any]) -> Run:
     return {
         "command": manifest["command"],
         "log": str(Path(inputs["log"]).resolve()),
+        **{f"weights of {role}": one["weights"] for role, one in models_in(manifest).items()},
         "texts": inputs["items"],
         **{f"judge's {name}": value for name, value in inputs["judge"].items()},
     }

@@ -5,6 +5,7 @@ made of a manifest: the content of what was read, and the options that a number 
 and how fast it was computed is no part of it.
 """
 
+import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -246,8 +247,20 @@ def differences(
     return {
         name: f"{name}: {_brief(found.get(name))}, here {_brief(run.get(name))}"
         for name in dict.fromkeys((*run, *found))
-        if found.get(name) != run.get(name) and not grew(name, found.get(name), run.get(name))
+        if not _same(found.get(name), run.get(name))
+        and not grew(name, found.get(name), run.get(name))
     }
+
+
+def _same(old: Any, new: Any) -> bool:
+    """Whether two values are one, or one place: an old path may lead nowhere from this folder.
+
+    What a run read there stands beside it by content.
+    """
+    if old == new or not (isinstance(old, str) and isinstance(new, str)):
+        return bool(old == new)
+    moved = os.path.isabs(new) and os.path.exists(new) and not os.path.exists(old)
+    return moved and os.path.basename(old) == os.path.basename(new)
 
 
 def known_as(name: str) -> str:

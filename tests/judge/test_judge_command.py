@@ -72,6 +72,15 @@ def test_a_budget_ends_with_3_and_the_same_command_goes_on(stub_of, rows, capsys
     assert len(stub.chats) == n_probes + 6
 
 
+def test_a_finished_run_is_found_from_another_folder_too(rows, capsys, tmp_path, monkeypatch):
+    assert run(["judge", "run", rows, "--out", "out", "--by", "words:entity"]) == 0
+    (tmp_path / "sub").mkdir()
+    monkeypatch.chdir(tmp_path / "sub")
+    capsys.readouterr()
+    assert run(["judge", "run", f"../{rows}", "--out", "../out", "--by", "words:entity"]) == 0
+    assert "../out holds this run already; nothing to do" in capsys.readouterr().err
+
+
 def test_a_finished_run_is_read_and_its_plan_says_so(stub_of, rows, capsys, tmp_path):
     stub = stub_of()
     judges = {"out": ["--by", "idk", *on(stub)], "words": ["--by", "words:entity"]}

@@ -105,6 +105,27 @@ def test_a_folder_is_known_by_its_place_and_other_models_by_name(tmp_path, monke
     assert known_as("demo/npo") == "demo/npo"
 
 
+def test_a_place_that_was_named_from_another_folder_is_told_by_its_content(tmp_path, monkeypatch):
+    here = make_folder(tmp_path / "models" / "npo")
+    make_folder(tmp_path / "sub")
+    manifest = {"command": "patch", "source": "models/npo", "weights": "a"}
+    write_json(tmp_path / "manifest.json", manifest)
+
+    def told(name, weights="a"):
+        run = {"command": "patch", "source": known_as(name), "weights": weights}
+        read_here = {**manifest, "source": known_as("models/npo")}
+        return list(differences(tmp_path, run, lambda _: read_here))
+
+    monkeypatch.chdir(tmp_path / "sub")  # from where models/npo leads nowhere
+    assert told("../models/npo") == told(str(here)) == []
+    assert told("../models/npo", weights="b") == ["weights"]
+    other = make_folder(tmp_path / "sub" / "models" / "npo")  # and now it leads to another model
+    assert told(str(here)) == ["source"]
+    assert told(str(other)) == []
+    assert told(str(make_folder(tmp_path / "copies" / "npo2"))) == ["source"]
+    assert told("demo/npo") == ["source"]
+
+
 def test_a_name_of_a_model_hangs_on_its_word_and_not_on_what_lies_on_the_disk(
     tmp_path, monkeypatch
 ):
