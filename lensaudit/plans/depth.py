@@ -1,6 +1,6 @@
 """How much of a run of `patch` is left to do?"""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +18,7 @@ from lensaudit.models.checkpoint import Checkpoint
 from lensaudit.models.large.placement import placement_of
 from lensaudit.models.sizes import BYTES, sizes_on_disk
 from lensaudit.patching.alignment import ALIGN_TOKENS_PER_DIM, one_a_group
-from lensaudit.patching.asking import WAYS, DirectQuestions, questions_of
+from lensaudit.patching.asking import DirectQuestions, questions_of
 from lensaudit.patching.controls import rows_for_map, uncompared
 from lensaudit.patching.exact_match import kept_texts
 from lensaudit.patching.options import ANSWER_TOKENS, REFERENCE_TOKENS
@@ -29,13 +29,19 @@ from lensaudit.patching.settings import PatchSettings
 from lensaudit.patching.sources import others_of
 from lensaudit.patching.summary import beside_score
 from lensaudit.plans.plan import Plan
+from lensaudit.plans.work import flop_of_blocks
 from lensaudit.progress import Notice, unheard
+from lensaudit.results.kinds.patch import Way
 from lensaudit.settings import COUNTERFACTUAL, Kept, Positions
 from lensaudit.verdict.thresholds import ALIGN_FROM
 
 PREFLIGHT_PASSES = 4
 """Forward passes of `full` on the longest example; as many in which sweep and oracle are compared,
 both in `patching.preflight`."""
+
+
+WAYS: Mapping[Way, str] = {"question": "as a question", "chat": "in the chat template"}
+"""Way of asking -> its words in a sentence."""
 
 
 def plan_patch(
@@ -259,7 +265,7 @@ def asking_plan(questions: DirectQuestions) -> Plan:
         todo = questions.every(one) if session.settings.fresh else known[dtype].missing(one)
         n_tokens = sum(map(len, todo)) + len(todo) * ANSWER_TOKENS
         n, tokens = n + len(todo), tokens + n_tokens
-        flop += n_tokens * sizes_on_disk(one, dtype).per_token_flop
+        flop += n_tokens * flop_of_blocks(sizes_on_disk(one, dtype))
     ways = " and ".join(WAYS[way] for way in questions.asked(session.full))
     line = (
         f"to ask: {n} answers of up to {ANSWER_TOKENS} tokens ({len(questions.facts)} facts, "
