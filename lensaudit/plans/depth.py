@@ -111,8 +111,10 @@ def plan_of(
         places = {of_source} if settings.part != "resid" else set[tuple[Positions, Kept]]()
         if stream := settings.positions_needed(of_full=of_full):
             places.add((stream, "resid"))
-        wanted = [one for one in places if used and session.there(checkpoint, *one) is None]
-        caches += [cache_bytes(encoded, session.fingerprint(checkpoint, *one)) for one in wanted]
+        for where in places if used else ():
+            if session.there(checkpoint, encoded, *where) is None:
+                found = session.fingerprint(checkpoint, encoded, *where)
+                caches.append(cache_bytes(encoded, found))
     n_rows, n_lost, n_forward = (
         sum(rows.values()),
         len(session.unscored),
@@ -223,9 +225,9 @@ def _bytes_cached(session: Session, neutral: Neutral) -> int:
         match, positions = session.read_of(one, them)
         wanted.append((one, match.rows, positions))
     missing = {
-        session.fingerprint(one, at, rows=them): them
+        session.fingerprint(one, them, at): them
         for one, them, at in wanted
-        if session.there(one, at, rows=them) is None
+        if session.there(one, them, at) is None
     }
     return sum(cache_bytes(them, one) for one, them in missing.items())
 
