@@ -53,6 +53,7 @@ from lensaudit.patching.options import ResolvedSettings, parse_memory
 from lensaudit.patching.score_cache import ScoreCache
 from lensaudit.patching.sources import CachedSource
 from lensaudit.patching.stages import Runner, complete
+from lensaudit.plans.work import flop_of_blocks
 
 KE_FROM = 5
 """On the published 1B model about 11 of 16 layers are KE; the early ones are missing."""
@@ -313,7 +314,7 @@ def arithmetic(bench: Bench, *, cached: bool) -> float:
     """Floating-point operations of (b), or of (c): no padding, attention's scores left out."""
     sizes, lengths = sizes_of(bench.shape.config, bench.settings.dtype), lengths_of(bench.encoded)
     n = bench.n_layers
-    block, head = sizes.per_token_flop / n, 2 * sizes.d_model * sizes.d_vocab
+    block, head = flop_of_blocks(sizes) / n, 2 * sizes.d_model * sizes.d_vocab
     keys = 4 * sizes.d_model * sizes.n_kv * sizes.d_head * (n - 1) * (lengths.read - lengths.span)
     swept = lengths.span * (block * n * (n - 1) / 2 + head * (n + 1)) + keys
     return swept + (0 if cached else lengths.read * block * n)
@@ -323,8 +324,8 @@ def oracle_arithmetic(bench: Bench) -> float:
     """Of (a): the source's blocks, and all of `full` once per layer."""
     sizes, lengths = sizes_of(bench.shape.config, bench.settings.dtype), lengths_of(bench.encoded)
     head = 2 * sizes.d_model * sizes.d_vocab
-    passes = bench.n_layers * (sizes.per_token_flop + head)
-    return lengths.total * (sizes.per_token_flop + passes)
+    passes = bench.n_layers * (flop_of_blocks(sizes) + head)
+    return lengths.total * (flop_of_blocks(sizes) + passes)
 
 
 def source_padding(bench: Bench) -> float:

@@ -43,7 +43,7 @@ from lensaudit.models.bridge import (
 )
 from lensaudit.models.checkpoint import Checkpoint
 from lensaudit.models.conditions import conditions_of
-from lensaudit.models.decoder import VERIFIED
+from lensaudit.models.decoder import FAMILIES
 from lensaudit.models.large.streaming import streamed
 from lensaudit.models.registry import ModelSpec, lasting_name
 from lensaudit.models.sizes import Sizes, budget_for, planned_bytes, sizes_on_disk
@@ -199,7 +199,7 @@ def _computed(
         model = model or load()
         hf = model.original_model
         # its blocks are brought one by one, and each is called alike whatever runs through it
-        by_block = streamed(hf) is not None and type(hf).__name__ in VERIFIED
+        by_block = streamed(hf) is not None and type(hf).__name__ in FAMILIES
         # what other processes hold is not waited for: they would wait for this one
         shards = [shard, *islice(claims, writer.n_free() if by_block else 0)]
         together = _together(shards, writer) if by_block else shards

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from lensaudit.activations.naming import check_key, folder_key
+from lensaudit.activations.naming import folder_key
 from lensaudit.activations.presence import check_trusted, users
 from lensaudit.activations.shard import check_shard
 from lensaudit.activations.spec import (
@@ -15,10 +15,11 @@ from lensaudit.activations.spec import (
     SPEC,
     Seal,
     SealedShard,
+    Spec,
     checked_seal,
     read_spec,
 )
-from lensaudit.errors import LensAuditError
+from lensaudit.errors import LensAuditError, VerificationError
 from lensaudit.results.reading import json_object
 
 IMPORTED = "imported.json"
@@ -93,6 +94,20 @@ def _imported(path: Path) -> dict[str, Any] | None:
         return json_object(path) if path.exists() else None
     except LensAuditError as error:
         return {"problem": str(error)}
+
+
+def check_key(folder: Path, spec: Spec) -> Spec:
+    """The spec of a cache folder, which is named for its key.
+
+    Raises:
+        VerificationError: its spec has another.
+    """
+    if folder_key(folder) != spec.fingerprint.key():
+        raise VerificationError(
+            f"{folder}: is named for key {folder_key(folder)}, "
+            f"its spec.json says {spec.fingerprint.key()}"
+        )
+    return spec
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """A cache as a user reads it: layer by layer, example by example, with the author of each."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
@@ -124,6 +124,22 @@ class LayeredActivations(Activations):
                 f"{recipe['data']}: has no idx {missing[0]}; the cache was made from other rows"
             )
         return {idx: found[idx] for idx in self.idx}
+
+    def example(self, idx: int, *, layers: Sequence[int] | None = None) -> ExampleActivations:
+        """One example at all layers, or at `layers` in the order given.
+
+        Raises:
+            InputError: the cache does not hold the example or a layer, or `layers` is no list.
+            VerificationError: the bytes on disk are not those that were written.
+        """
+        if isinstance(layers, int):
+            raise InputError(f"layers={layers}: wanted several, in a list: [{layers}]")
+        if layers is None:
+            return super().example(idx)
+        chosen = np.asarray(layers)
+        if chosen.ndim != 1 or (chosen.size and chosen.dtype.kind not in "iu"):
+            raise InputError(f"layers: found {chosen.dtype} values, wanted numbers of layers")
+        return super().example(idx, layers=chosen.tolist())
 
     def examples(self, idx: Iterable[int] | None = None) -> Iterator[ExampleActivations]:
         """Examples one after the other."""

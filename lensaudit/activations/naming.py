@@ -3,8 +3,7 @@
 import re
 from pathlib import Path
 
-from lensaudit.activations.spec import SEAL, Spec
-from lensaudit.errors import VerificationError
+from lensaudit.activations.spec import SEAL
 from lensaudit.files import os_errors
 
 FOLDER = re.compile(r"[a-z0-9._-]{1,40}--[0-9a-f]{32}")
@@ -25,20 +24,6 @@ def cache_folders(root: Path) -> list[Path]:
 def folder_key(folder: Path) -> str:
     """The key in a cache folder's name."""
     return folder.name.rpartition("--")[2]
-
-
-def check_key(folder: Path, spec: Spec) -> Spec:
-    """The spec of a cache folder, which is named for its key.
-
-    Raises:
-        VerificationError: its spec has another.
-    """
-    if folder_key(folder) != spec.fingerprint.key():
-        raise VerificationError(
-            f"{folder}: is named for key {folder_key(folder)}, "
-            f"its spec.json says {spec.fingerprint.key()}"
-        )
-    return spec
 
 
 def folder_of(key: str, root: Path) -> Path | None:

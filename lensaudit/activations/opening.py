@@ -4,10 +4,14 @@ from pathlib import Path
 from typing import Literal
 
 from lensaudit.activations.chosen import check_part
+from lensaudit.activations.inventory import check_key
 from lensaudit.activations.layers import LayeredActivations
 from lensaudit.activations.lookup import find
-from lensaudit.activations.spec import Kept, Positions
-from lensaudit.activations.store import opened
+from lensaudit.activations.naming import is_cache
+from lensaudit.activations.presence import check_trusted
+from lensaudit.activations.recipe import how_to_fill
+from lensaudit.activations.spec import SPEC, Kept, Positions, checked_seal, read_spec
+from lensaudit.errors import InputError
 from lensaudit.results.reading import place_in
 from lensaudit.settings import Place, activations_folder
 from lensaudit.turns import in_turn
@@ -21,7 +25,14 @@ def open_folder(folder: Path, *, allow_partial: bool = False) -> LayeredActivati
         VerificationError: its spec or seal is damaged, or they contradict each other.
     """
     with in_turn(folder.parent):
-        return LayeredActivations.of(opened(folder, allow_partial=allow_partial))
+        check_trusted(folder)
+        spec = read_spec(folder / SPEC)
+        if is_cache(folder):
+            check_key(folder, spec)
+        seal = checked_seal(folder, spec)
+        if seal is None and not allow_partial:
+            raise InputError(f"{folder}: is not complete; {how_to_fill(spec, folder.parent)}")
+        return LayeredActivations(folder, spec, seal)
 
 
 def open_activations(

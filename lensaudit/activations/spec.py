@@ -6,7 +6,6 @@ Two caches agree exactly when their fingerprints do; `spec.json` says what a fol
 
 import hashlib
 import json
-import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -19,7 +18,7 @@ from lensaudit.groups import batched
 from lensaudit.models.conditions import Conditions
 from lensaudit.results.reading import checked, checked_as
 from lensaudit.settings import Kept, Positions
-from lensaudit.text import digest, printable, slug
+from lensaudit.text import digest, slug
 
 if TYPE_CHECKING:  # a listing does without torch
     from lensaudit.models.bridge import Component
@@ -32,9 +31,6 @@ MAPS = "maps"
 """Folder of fitted maps beside the caches; each can be fitted again."""
 
 SHARD_EXAMPLES = 32
-
-CACHE = "lensaudit cache"
-"""What fills a cache of a data set; others say what made them in their provenance."""
 
 REPAIR = "run `lensaudit activations repair`"
 
@@ -128,38 +124,6 @@ class Spec:
     def folder_name(self) -> str:
         """`<slug>--<key>`: the slug is for people, the key decides."""
         return f"{slug(self.name)}--{self.fingerprint.key()}"
-
-    def command(self, root: Path) -> str | None:
-        """The command that fills this cache under `root`; None where its provenance tells none."""
-        recipe, identity = self.provenance, self.fingerprint
-        if not {"model", "data", "limit"} <= set(recipe):  # made by a person or another command
-            return None
-        options = [
-            *(
-                (name, recipe.get(name))
-                for name in ("model", "data", "limit", "batch_size", "memory")
-            ),
-            *(("exclude", name) for name in recipe.get("exclude") or ()),
-            ("component", None if identity.part == "resid" else identity.part),
-            *((name, getattr(identity, name)) for name in ("positions", "dtype", "device")),
-        ]
-        words = [
-            word
-            for name, value in options
-            if value is not None
-            for word in (f"--{name.replace('_', '-')}", printable(str(value)))
-        ]
-        return shlex.join([*CACHE.split(), *words, "--activations", str(root)])
-
-    def how_to_fill(self, root: Path) -> str:
-        """What a person has to run to fill this cache."""
-        if command := self.command(root):
-            return f"run `{command}` to fill it"
-        made_by = self.provenance.get("made_by")
-        what = (
-            f"`{printable(str(made_by))}`, which made it" if made_by else "the command that made it"
-        )
-        return f"to fill it, run again {what}"
 
     def content(self) -> bytes:
         """The bytes of `spec.json`, with a digest over everything else in it."""

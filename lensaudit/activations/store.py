@@ -21,11 +21,7 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
-from lensaudit.activations.naming import (
-    check_key,
-    folder_of,
-    is_cache,
-)
+from lensaudit.activations.naming import folder_of
 from lensaudit.activations.presence import (
     RESERVE_BYTES,
     InUse,
@@ -281,15 +277,11 @@ class Activations(InUse):
         """One example at all layers, or at `layers` in the order given.
 
         Raises:
-            InputError: the cache does not hold the example or a layer, or `layers` is no list.
+            InputError: the cache does not hold the example or a layer.
             VerificationError: the bytes on disk are not those that were written.
         """
-        if isinstance(layers, int):
-            raise InputError(f"layers={layers}: wanted several, in a list: [{layers}]")
-        chosen = np.asarray(range(self.n_layers) if layers is None else layers)
-        if chosen.ndim != 1 or (chosen.size and chosen.dtype.kind not in "iu"):
-            raise InputError(f"layers: found {chosen.dtype} values, wanted numbers of layers")
-        slabs = self.slabs(idx, chosen.tolist())
+        chosen = range(self.n_layers) if layers is None else layers
+        slabs = self.slabs(idx, chosen)
         return ExampleActivations(
             idx=idx,
             token_ids=torch.from_numpy(slabs.token_ids),
@@ -384,8 +376,10 @@ class CacheStore:
             needed = (SPEC,) if allow_partial else (SPEC, SEAL)
             if folder is None or not all((folder / name).exists() for name in needed):
                 return None
-            check_same(folder, read_spec(folder / SPEC), fingerprint)
-            return opened(folder, allow_partial=allow_partial)
+            check_trusted(folder)
+            spec = read_spec(folder / SPEC)
+            check_same(folder, spec, fingerprint)
+            return Activations(folder, spec, checked_seal(folder, spec))
 
 
 def check_same(folder: Path, found: Spec, wanted: Fingerprint) -> None:
@@ -398,18 +392,6 @@ def check_same(folder: Path, found: Spec, wanted: Fingerprint) -> None:
             f"{folder}: holds {'; '.join(odd)} (the cache's, this run's); run `lensaudit "
             "cache` for the model or name another --activations folder"
         )
-
-
-def opened(folder: Path, *, allow_partial: bool) -> Activations:
-    """Open a cache as `open_folder` does, marking it as in use before it can be removed."""
-    check_trusted(folder)
-    spec = read_spec(folder / SPEC)
-    if is_cache(folder):
-        check_key(folder, spec)
-    seal = checked_seal(folder, spec)
-    if seal is None and not allow_partial:
-        raise InputError(f"{folder}: is not complete; {spec.how_to_fill(folder.parent)}")
-    return Activations(folder, spec, seal)
 
 
 OPEN_SHARDS = 32

@@ -15,10 +15,11 @@ from pathlib import Path
 
 import h5py
 
-from lensaudit.activations.inventory import CacheInfo, describe, verify
+from lensaudit.activations.inventory import CacheInfo, check_key, describe, verify
 from lensaudit.activations.lookup import matching
-from lensaudit.activations.naming import cache_folders, check_key
+from lensaudit.activations.naming import cache_folders
 from lensaudit.activations.presence import USE_AGE_S, check_trusted, users
+from lensaudit.activations.recipe import command_of, how_to_fill
 from lensaudit.activations.removal import OWN_FILES, QUARANTINE, STAGED, cache_files, remove
 from lensaudit.activations.shard import BYTE, SHARD_ERRORS, check_array, check_bytes
 from lensaudit.activations.spec import MAPS, SEAL, SPEC, Spec, parse_spec, read_spec
@@ -93,8 +94,8 @@ def repair(folder: Path) -> Repaired:
         quarantined=tuple(moved),
         missing=missing,
         sealed=not missing,
-        command=spec.command(folder.parent),
-        how_to_fill=spec.how_to_fill(folder.parent),
+        command=command_of(spec, folder.parent),
+        how_to_fill=how_to_fill(spec, folder.parent),
     )
 
 

@@ -40,6 +40,7 @@ from lensaudit.models.sizes import sizes_on_disk
 from lensaudit.patching.prepare import prepare
 from lensaudit.patching.session import Session
 from lensaudit.patching.settings import PatchSettings
+from lensaudit.plans.work import flop_of_blocks
 from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results import recorded
 from lensaudit.results.kinds.worst import WorstAttack, WorstRecord
@@ -418,7 +419,8 @@ def plan_text(worst: Worst) -> str:
         forwards, tokens = forwards + n, tokens + read
         if arms:
             lines.append(f"  {one.name} on {arms} models: {n} forwards, {read} tokens")
-    flop = tokens * sizes_on_disk(worst.models.full, worst.audit.settings.dtype).per_token_flop
+    sizes = sizes_on_disk(worst.models.full, worst.audit.settings.dtype)
+    flop = tokens * flop_of_blocks(sizes)
     return "\n".join(
         [
             f"{len(asked)} facts ({len(worst.facts) - len(asked)} unscored), "

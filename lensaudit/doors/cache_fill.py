@@ -49,7 +49,7 @@ def plan_cache(model: str, settings: CacheSettings) -> Plan:
     full, encoded, options = session.full, session.encoded, session.settings
     store, lines, sizes, n_todo = CacheStore(session.root), list[str](), list[int](), 0
     for part in parts_of(settings.component):
-        found = session.fingerprint(full, settings.positions, part)
+        found = session.fingerprint(full, session.encoded, settings.positions, part)
         done = store.open(found) is not None
         n_todo += not done
         sizes.append(cache_bytes(encoded, found))

@@ -286,24 +286,6 @@ def logits_of(model: TransformerBridge, tokens: Tokens) -> Logits:
         return model(tokens, return_type="logits")
 
 
-def cached_step(
-    model: TransformerBridge,
-    tokens: Tokens,
-    *,
-    mask: Int[Tensor, "batch cached_and_pos"],
-    positions: Tokens,
-    past: Any | None = None,
-) -> tuple[Float[Tensor, "batch d_vocab"], Any]:
-    """Logits after the last of `tokens`, and the keys and values of all so far (`past` grown).
-
-    Hooks fire. `mask` is 1 at real tokens, 0 at padding; `positions` are those of `tokens`.
-    """
-    logits, grown = cached_logits(
-        model, tokens, mask=mask, positions=positions, past=past, n_logits=1
-    )
-    return logits[:, -1], grown
-
-
 def cached_logits(
     model: TransformerBridge,
     tokens: Tokens,
@@ -313,9 +295,10 @@ def cached_logits(
     past: Any | None = None,
     n_logits: int,
 ) -> tuple[Float[Tensor, "batch kept d_vocab"], Any]:
-    """Run `cached_step` and return the logits after each of the last `n_logits` tokens.
+    """Logits after the last `n_logits` tokens; keys and values of all so far (`past` grown).
 
-    A mask of four axes is added to the scores of attention instead.
+    Hooks fire. `mask` is 1 at real tokens, 0 at padding; one of four axes is added to the scores of
+    attention instead. `positions` are those of `tokens`.
 
     Raises:
         InputError: the model keeps another state than keys and values, or none (Mamba).

@@ -13,7 +13,7 @@ from lensaudit.models.adapter import WEIGHTS, peft_for, trained_on
 from lensaudit.models.checkpoint import Checkpoint, config_of, loading
 from lensaudit.models.device import one_memory_error
 from lensaudit.models.large.empty import cast_as_loaded
-from lensaudit.models.large.placement import check_fits, where_spread, whole_placement
+from lensaudit.models.large.placement import where_spread, whole_placement
 from lensaudit.models.large.streaming import first_block_alone, load_placed
 from lensaudit.models.linear import with_fast_layers
 from lensaudit.models.memory import left_to_process
@@ -74,7 +74,7 @@ def load_causal(
 
 def _whole(checkpoint: Checkpoint, *, dtype: torch.dtype, device: str, attn: str) -> Any:
     first = torch.float32 if checkpoint.adapter else dtype
-    check_fits(checkpoint, dtype=first, device=device)
+    whole_placement(checkpoint, dtype=first, device=device)  # refuses what does not fit
     name = checkpoint.spec.name
     with loading(f"{name}: cannot be loaded"), one_memory_error():
         loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(

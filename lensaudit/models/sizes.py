@@ -69,12 +69,6 @@ class Sizes:
         """All heads' outputs end to end, before the output projection."""
         return self.n_heads * self.d_value
 
-    @property
-    def per_token_flop(self) -> int:
-        """Arithmetic of all blocks on one token; attention's scores are not counted."""
-        mixing = self.d_model * self.d_head * 2 * (self.n_heads + self.n_kv)
-        return 2 * self.n_layers * (mixing + 3 * self.d_model * self.d_ff)
-
     def run_bytes(self, n_batch: int, n_pos: int, *, n_logits: int) -> int:
         """A forward pass without cached activations, its logits included."""
         tokens = n_batch * n_pos

@@ -258,10 +258,6 @@ def questions_of(session: Session) -> DirectQuestions | None:
     return DirectQuestions(session) if session.settings.ask == "greedy" else None
 
 
-WAYS: Mapping[Way, str] = {"question": "as a question", "chat": "in the chat template"}
-"""Way of asking -> its words in a sentence."""
-
-
 def _chats(tokenizer: Any) -> bool:
     """Does it bring a chat template that can be written?"""
     try:

@@ -306,8 +306,8 @@ class _Examination:
         rows, n_tokens = rows_for_map(session, self.to_fit, source, width)
         match = session.token_match(source, rows)
         key = alignment_key(
-            session.fingerprint(source, "all", rows=match.rows),
-            session.fingerprint(full, "all", rows=rows),
+            session.fingerprint(source, match.rows, "all"),
+            session.fingerprint(full, rows, "all"),
             kind,
             n_tokens,
         )

@@ -17,7 +17,6 @@ from torch import Tensor
 from lensaudit.models.bridge import (
     TransformerBridge,
     cached_logits,
-    cached_step,
     device_of,
     intervening,
 )
@@ -63,13 +62,15 @@ def generate(
     def read(now: Running, step: int) -> tuple[Logits, Any]:
         edits = interventions if interventions and not step else {}
         with intervening(model, edits):
-            return cached_step(
+            logits, past = cached_logits(
                 model,
                 now.tokens,
                 mask=now.mask,
                 positions=now.positions.clamp(min=0),
                 past=now.past,
+                n_logits=1,
             )
+        return logits[:, -1], past
 
     rows = torch.tensor([*own], device=device_of(model))
     running = shared_out(prompts, rows, lambda before: read(before, -1)[1])

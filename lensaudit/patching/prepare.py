@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 from lensaudit.activations.fill import cache_batch_that_fits
 from lensaudit.data.facts import Fact
@@ -39,16 +39,13 @@ EXPERIMENTAL = (
 
 
 def encode_all(
-    examples: Sequence[Fact],
-    checkpoint: Checkpoint,
-    *,
-    scored: Literal["entity", "answer"] = "entity",
+    examples: Sequence[Fact], checkpoint: Checkpoint
 ) -> tuple[tuple[Encoded, ...], dict[int, str]]:
     """Tokens and spans under the checkpoint's tokenizer; by idx, why it loses an example."""
     tokenizer = load_tokenizer(checkpoint)
     check_tokenizer(tokenizer, checkpoint.spec.name)
     context = context_of(config_of(checkpoint))
-    found = [encode(e, tokenizer, scored=scored, too_long=context.too_long) for e in examples]
+    found = [encode(e, tokenizer, too_long=context.too_long) for e in examples]
     encoded = tuple(e for e in found if isinstance(e, Encoded))
     lost = {e.idx: why for e, why in zip(examples, found, strict=True) if isinstance(why, str)}
     if not encoded:

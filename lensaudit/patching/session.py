@@ -260,15 +260,14 @@ class Session(AbstractContextManager):
     def fingerprint(
         self,
         checkpoint: Checkpoint,
+        rows: Sequence[Encoded],
         positions: Positions,
         part: Kept = "resid",
-        *,
-        rows: Sequence[Encoded] | None = None,
     ) -> Fingerprint:
-        """Fingerprint of a model's cache on these rows; None: the session's rows."""
+        """Fingerprint of a model's cache on these rows."""
         return fingerprint_of_run(
             checkpoint,
-            self.encoded if rows is None else rows,
+            rows,
             positions=positions,
             dtype=self.settings.dtype,
             device=self.settings.device,
@@ -279,10 +278,9 @@ class Session(AbstractContextManager):
     def there(
         self,
         checkpoint: Checkpoint,
+        rows: Sequence[Encoded],
         positions: Positions,
         part: Kept = "resid",
-        *,
-        rows: Sequence[Encoded] | None = None,
     ) -> Activations | None:
         """The complete cache that serves, if there is one.
 
@@ -293,7 +291,7 @@ class Session(AbstractContextManager):
         wanted: list[Positions] = [positions]
         if positions == "span" and (part != "resid" or checkpoint.weights == self.full.weights):
             wanted = ["all", "span"]
-        found = (store.open(self.fingerprint(checkpoint, one, part, rows=rows)) for one in wanted)
+        found = (store.open(self.fingerprint(checkpoint, rows, one, part)) for one in wanted)
         return next((one for one in found if one is not None), None)
 
     def cache(
@@ -310,7 +308,7 @@ class Session(AbstractContextManager):
         """
         key, caches = (checkpoint.weights, positions, part, tuple(rows)), self._caches
         if key not in caches:
-            there = self.there(checkpoint, positions, part, rows=rows)
+            there = self.there(checkpoint, rows, positions, part)
             found = self.filled(checkpoint, rows, positions, part) if there is None else there
             caches[key] = self._files.enter_context(found)
         return caches[key]
@@ -347,7 +345,7 @@ class Session(AbstractContextManager):
             )
         return fill(
             CacheStore(self.root),
-            self.fingerprint(checkpoint, positions, part, rows=rows),
+            self.fingerprint(checkpoint, rows, positions, part),
             rows,
             name=name,
             load=lambda: self.model(checkpoint),
@@ -488,7 +486,7 @@ class Session(AbstractContextManager):
         )
         if (cache := next(filter(None, held), None)) is not None:
             return cache
-        found = self.there(checkpoint, "span", rows=rows)
+        found = self.there(checkpoint, rows, "span")
         return None if found is None else opened.enter_context(found)
 
 

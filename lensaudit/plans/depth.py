@@ -1,6 +1,6 @@
 """How much of a run of `patch` is left to do?"""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +18,7 @@ from lensaudit.models.checkpoint import Checkpoint
 from lensaudit.models.large.placement import placement_of
 from lensaudit.models.sizes import BYTES, sizes_on_disk
 from lensaudit.patching.alignment import ALIGN_TOKENS_PER_DIM, one_a_group
-from lensaudit.patching.asking import WAYS, DirectQuestions, questions_of
+from lensaudit.patching.asking import DirectQuestions, questions_of
 from lensaudit.patching.controls import rows_for_map, uncompared
 from lensaudit.patching.exact_match import kept_texts
 from lensaudit.patching.options import ANSWER_TOKENS, REFERENCE_TOKENS
@@ -29,13 +29,19 @@ from lensaudit.patching.settings import PatchSettings
 from lensaudit.patching.sources import others_of
 from lensaudit.patching.summary import beside_score
 from lensaudit.plans.plan import Plan
+from lensaudit.plans.work import flop_of_blocks
 from lensaudit.progress import Notice, unheard
+from lensaudit.results.kinds.patch import Way
 from lensaudit.settings import COUNTERFACTUAL, Kept, Positions
 from lensaudit.verdict.thresholds import ALIGN_FROM
 
 PREFLIGHT_PASSES = 4
 """Forward passes of `full` on the longest example; as many in which sweep and oracle are compared,
 both in `patching.preflight`."""
+
+
+WAYS: Mapping[Way, str] = {"question": "as a question", "chat": "in the chat template"}
+"""Way of asking -> its words in a sentence."""
 
 
 def plan_patch(
@@ -105,8 +111,10 @@ def plan_of(
         places = {of_source} if settings.part != "resid" else set[tuple[Positions, Kept]]()
         if stream := settings.positions_needed(of_full=of_full):
             places.add((stream, "resid"))
-        wanted = [one for one in places if used and session.there(checkpoint, *one) is None]
-        caches += [cache_bytes(encoded, session.fingerprint(checkpoint, *one)) for one in wanted]
+        for where in places if used else ():
+            if session.there(checkpoint, encoded, *where) is None:
+                found = session.fingerprint(checkpoint, encoded, *where)
+                caches.append(cache_bytes(encoded, found))
     n_rows, n_lost, n_forward = (
         sum(rows.values()),
         len(session.unscored),
@@ -217,9 +225,9 @@ def _bytes_cached(session: Session, neutral: Neutral) -> int:
         match, positions = session.read_of(one, them)
         wanted.append((one, match.rows, positions))
     missing = {
-        session.fingerprint(one, at, rows=them): them
+        session.fingerprint(one, them, at): them
         for one, them, at in wanted
-        if session.there(one, at, rows=them) is None
+        if session.there(one, them, at) is None
     }
     return sum(cache_bytes(them, one) for one, them in missing.items())
 
@@ -259,7 +267,7 @@ def asking_plan(questions: DirectQuestions) -> Plan:
         todo = questions.every(one) if session.settings.fresh else known[dtype].missing(one)
         n_tokens = sum(map(len, todo)) + len(todo) * ANSWER_TOKENS
         n, tokens = n + len(todo), tokens + n_tokens
-        flop += n_tokens * sizes_on_disk(one, dtype).per_token_flop
+        flop += n_tokens * flop_of_blocks(sizes_on_disk(one, dtype))
     ways = " and ".join(WAYS[way] for way in questions.asked(session.full))
     line = (
         f"to ask: {n} answers of up to {ANSWER_TOKENS} tokens ({len(questions.facts)} facts, "

@@ -23,7 +23,7 @@ from lensaudit.groups import grouped
 from lensaudit.models.bridge import (
     Component,
     TransformerBridge,
-    cached_step,
+    cached_logits,
     check_layers,
     device_of,
     intervening,
@@ -138,9 +138,15 @@ def continuations(
         chosen = tuple(examples[row] for row in now.row.tolist())
         positions = now.positions
         with installed(model, edits.rows(positions, n_prompt[now.row], chosen)):
-            return cached_step(
-                model, now.tokens, mask=now.mask, positions=positions.clamp(min=0), past=now.past
+            logits, past = cached_logits(
+                model,
+                now.tokens,
+                mask=now.mask,
+                positions=positions.clamp(min=0),
+                past=now.past,
+                n_logits=1,
             )
+        return logits[:, -1], past
 
     return continued(running, read, draws, max_new_tokens=max_new_tokens, stop=stop)
 

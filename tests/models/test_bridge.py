@@ -20,7 +20,7 @@ from lensaudit.models import booting, bridge, linear
 from lensaudit.models.booting import TransformerBridge
 from lensaudit.models.bridge import (
     bridge_from,
-    cached_step,
+    cached_logits,
     captured,
     check_finite,
     embedded,
@@ -117,7 +117,12 @@ def test_a_model_without_keys_and_values_generates_nothing(kind, tiny_tokenizer)
     model, tokens = bridge_from(made, tiny_tokenizer), torch.arange(3, 9)[None]
     assert residuals(model, tokens)[0].shape == (1, 1, 6, 32)
     said = support.refusal(
-        cached_step, model, tokens, mask=torch.ones_like(tokens), positions=tokens - 3
+        cached_logits,
+        model,
+        tokens,
+        mask=torch.ones_like(tokens),
+        positions=tokens - 3,
+        n_logits=1,
     )
     assert f"{kind}ForCausalLM keeps no keys and values" in said
 
@@ -129,7 +134,12 @@ def test_a_hybrid_of_attention_and_convolution_generates_nothing(tiny_tokenizer)
     tokens = torch.arange(3, 9)[None]
     assert residuals(model, tokens)[0].shape == (1, 2, 6, 32)
     said = support.refusal(
-        cached_step, model, tokens, mask=torch.ones_like(tokens), positions=tokens - 3
+        cached_logits,
+        model,
+        tokens,
+        mask=torch.ones_like(tokens),
+        positions=tokens - 3,
+        n_logits=1,
     )
     assert "Lfm2ForCausalLM keeps more than keys and values" in said
 
@@ -274,13 +284,13 @@ def test_a_pass_without_idle_wrappers_has_the_bits_of_one_with_all(name, short, 
     hf = model.original_model
     mask = torch.ones_like(tokens)
     mask[0, :3] = 0
-    padded = {"mask": mask, "positions": (mask.cumsum(1) - 1).clamp(min=0)}
+    padded = {"mask": mask, "positions": (mask.cumsum(1) - 1).clamp(min=0), "n_logits": 1}
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
         hf.to(dtype)
-        found = logits_of(model, tokens), cached_step(model, tokens, **padded)[0]
+        found = logits_of(model, tokens), cached_logits(model, tokens, **padded)[0]
         model.__class__, bare = TransformerBridge, type(model)
         assert bare is not TransformerBridge
-        wanted = logits_of(model, tokens), cached_step(model, tokens, **padded)[0]
+        wanted = logits_of(model, tokens), cached_logits(model, tokens, **padded)[0]
         model.__class__ = bare
         for one, other in zip(found, wanted, strict=True):
             assert torch.equal(one, other)

@@ -12,6 +12,7 @@ from lensaudit.models.bridge import (
 )
 from lensaudit.models.decoder import NotSweepable, decoder_of
 from lensaudit.models.sizes import sizes_of
+from lensaudit.plans.work import flop_of_blocks
 
 
 @pytest.mark.parametrize("architecture", support.ARCHITECTURES)
@@ -60,7 +61,7 @@ def test_sizes_are_read_from_any_configuration(tiny_of):
     assert (sizes.n_layers, sizes.d_model, sizes.d_ff, sizes.d_vocab) == (4, 32, 48, 61)
     assert (sizes.n_heads, sizes.n_kv, sizes.d_head, sizes.n_bytes) == (4, 2, 8, 2)
     # one block: q and o 32 x 32, k and v 32 x 16, three of 32 x 48; two operations each
-    assert sizes.per_token_flop == 4 * 2 * (2 * 32 * 32 + 2 * 32 * 16 + 3 * 32 * 48)
+    assert flop_of_blocks(sizes) == 4 * 2 * (2 * 32 * 32 + 2 * 32 * 16 + 3 * 32 * 48)
     layered = support.tiny_model_of("Llama").config
     layered.__dict__["intermediate_size"] = [64, 96]  # as Gemma 3n says it, for each layer
     assert sizes_of(layered, "float32").d_ff == 96

@@ -94,7 +94,7 @@ def test_the_plan_counts_the_bytes_that_are_written(family, tmp_path, positions)
     assert list(found.parts) == ["resid", "attn", "heads"]
     for part, made in found.parts.items():
         audit = audit_in(family, activations=tmp_path, dtype="bfloat16")[0]
-        with audit.there(audit.sources[str(family / "a")], positions, part) as cache:
+        with audit.there(audit.sources[str(family / "a")], audit.encoded, positions, part) as cache:
             rows = [cache.example(idx) for idx in cache.idx]
         n_bytes = sum(2 * (row.resid.numel() + row.final_norm.numel()) for row in rows)
         assert n_bytes == made.n_bytes

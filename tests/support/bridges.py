@@ -131,7 +131,7 @@ def _is_whole(checkpoint, *, dtype=None, device="cpu", attn="", spread=None) -> 
     if checkpoint.packed or checkpoint.adapter or device != "cpu":
         return False
     placement = causal.where_spread(checkpoint, dtype=dtype, device=device, spread=spread)
-    causal.check_fits(checkpoint, dtype=dtype, device=device)
+    causal.whole_placement(checkpoint, dtype=dtype, device=device)
     return placement is None or placement.way == "whole"
 
 

@@ -45,6 +45,7 @@ from lensaudit.models.family import open_family
 from lensaudit.models.likeness import check_same_shape
 from lensaudit.models.registry import default_data
 from lensaudit.models.sizes import sizes_on_disk
+from lensaudit.plans.work import flop_of_blocks
 from lensaudit.progress import Notice, Tell, unheard
 from lensaudit.results.kinds.effort import EffortArm, EffortRecord, TrainingRate
 from lensaudit.results.manifest import manifest
@@ -82,7 +83,7 @@ def tokens_at(attack: EffortJob) -> tuple[int, ...]:
 def flop_per_token(model: Checkpoint, *, frozen: bool) -> int:
     """Arithmetic of training on one token; attention's scores and the adapter are not counted."""
     sizes = sizes_on_disk(model, "float32")
-    forward = sizes.per_token_flop + 2 * sizes.d_model * sizes.d_vocab
+    forward = flop_of_blocks(sizes) + 2 * sizes.d_model * sizes.d_vocab
     return forward * (BATCHES - 1 if frozen else BATCHES)
 
 

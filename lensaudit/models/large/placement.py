@@ -290,31 +290,33 @@ def _resting(sizes: Sequence[int], room: Mapping[str, int]) -> tuple[str, ...]:
     return tuple(blocks)
 
 
-def check_fits(checkpoint: Checkpoint, *, dtype: torch.dtype, device: str) -> None:
-    """Refuse a model whose weights alone take more than is free.
+def whole_placement(checkpoint: Checkpoint, *, dtype: torch.dtype, device: str) -> Placement:
+    """All weights on the device.
 
     Raises:
-        NoRoomError: says what is taken, what is free, and which options there are.
+        NoRoomError: they take more than is free there; says what is taken, what is free, and which
+            options there are.
     """
-    n = sum(math.prod(one.shape) for one in weights_of(checkpoint.folder).values())
-    free, needed = free_bytes(device), n * dtype.itemsize
-    if free is not None and needed > free:
+    whole, free = all_on(device, weights_of(checkpoint.folder), dtype), free_bytes(device)
+    if free is not None and whole.n_all > free:
         gc.collect()  # a model that was let go holds itself until then
         free = free_bytes(device)
-    if free is not None and needed > free:
+    if free is not None and whole.n_all > free:
         there = ", ".join(f"{size(free_bytes(one) or 0)} on {one}" for one in _places(device))
+        in_half = whole.n_all // dtype.itemsize * torch.bfloat16.itemsize
         raise NoRoomError(
-            f"{checkpoint.spec.name}: its weights take {size(needed)} in {_name(dtype)} "
-            f"({size(2 * n)} in bfloat16), free are {there}; another --device or --dtype may be "
+            f"{checkpoint.spec.name}: its weights take {size(whole.n_all)} in {_name(dtype)} "
+            f"({size(in_half)} in bfloat16), free are {there}; another --device or --dtype may be "
             "enough; cache, patch, eval and audit can also run it block by block, with --device "
             "auto"
         )
+    return whole
 
 
 def fits_whole(checkpoint: Checkpoint, *, dtype: torch.dtype, device: str) -> bool:
     """Whether all of the weights, in this type, fit into what is free on the device."""
     try:
-        check_fits(checkpoint, dtype=dtype, device=device)
+        whole_placement(checkpoint, dtype=dtype, device=device)
     except InputError:
         return False
     return True
@@ -376,13 +378,3 @@ def placement_of(
     return where_spread(checkpoint, dtype=dtype, device=device, spread=spread) or whole_placement(
         checkpoint, dtype=dtype, device=device
     )
-
-
-def whole_placement(checkpoint: Checkpoint, *, dtype: torch.dtype, device: str) -> Placement:
-    """All weights on the device.
-
-    Raises:
-        InputError: they take more than is free there.
-    """
-    check_fits(checkpoint, dtype=dtype, device=device)
-    return all_on(device, weights_of(checkpoint.folder), dtype)
