@@ -424,8 +424,8 @@ def _beside_full(first: Keeps, *others: Keeps) -> Cell:
 def _anchors(models: Mapping[str, PageModel], first: Sequence[PatchRun]) -> Iterator[ModelRow]:
     """`full` and `retain` of the first condition, once each, with what they read and say."""
     says = {
-        "says": [(run.outputs, run.n_groups) for run in first],
-        "told": [(run.told.outputs, run.told.n_groups) for run in first if run.told],
+        "says": [run.outputs for run in first],
+        "told": [run.told.outputs for run in first if run.told],
     }
     inside = bool(first and first[0].scale)
     for wanted, role in enumerate(ANCHORS[:1] if inside else ANCHORS):
@@ -443,11 +443,11 @@ def _anchors(models: Mapping[str, PageModel], first: Sequence[PatchRun]) -> Iter
             same_runs = (one.estimate for one in first if one.weights in same and not off)
             own = (limits(one) for one in same_runs if abs(one.point - value) < SAME_DEPTH)
             cells["inside" if inside else "uds"] = Cell(hundredths(value), next(own, (why,)), value)
-        for column, pairs in says.items():
-            one, n_authors = next((pair for pair in pairs if pair[0]), (None, 0))
+        for column, found in says.items():
+            one = next(filter(None, found), None)
             known = None if one is None else {"full": one.full, "retain": one.retain}[role]
             if one and one.n and known is not None:
-                each = rows_each(one.n, n_authors, one.per_author)
+                each = rows_each(one.n, one.n_groups, one.per_author)
                 share = clustered_share(known * one.n, one.n, each)  # of several models a mean
                 cells[column] = Cell(hundredths(share.point), limits(share), share.value)
         at = None if weights is None else list(models).index(weights)
