@@ -12,6 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from lensaudit.data.matching import is_closed
+from lensaudit.groups import grouped
 from lensaudit.report.shelf import ANCHORS, NO_LIMITS, PageModel
 from lensaudit.results.kinds.patch import PatchRun, Texts
 from lensaudit.results.sentences import by_root
@@ -264,23 +265,27 @@ def columns_of(rows: Sequence[ModelRow]) -> list[TableColumn]:
     return [column for column in COLUMNS if column.id in known]
 
 
+def by_model(rows: Sequence[ModelRow]) -> list[list[ModelRow]]:
+    """Rows of each audited model: it has one for every set of rows that it was judged on."""
+    return [*grouped((row.model, row) for row in rows if not row.is_anchor).values()]
+
+
 def empty_of(rows: Sequence[ModelRow]) -> list[tuple[TableColumn, list[tuple[str, int]]]]:
     """What was asked and gave no model a number; why, and of how many models."""
-    shown, asked = columns_of(rows), [row.cells for row in rows if not row.is_anchor]
-    found = (
-        (one, by_root([cells[one.id].beside[0] for cells in asked if one.id in cells]))
-        for one in COLUMNS
-        if one not in shown
-    )
-    return [(column, why) for column, why in found if why]
+    shown, found = columns_of(rows), list[tuple[TableColumn, list[tuple[str, int]]]]()
+    for one in (column for column in COLUMNS if column not in shown):
+        cells = ([r.cells[one.id] for r in own if one.id in r.cells] for own in by_model(rows))
+        reasons = [why for own in cells for why, _ in by_root(cell.beside[0] for cell in own)]
+        found += [(one, by_root(reasons))] if reasons else []
+    return found
 
 
 def missing_of(rows: Sequence[ModelRow]) -> list[tuple[TableColumn, list[str]]]:
-    """What was not asked, and of which models."""
+    """What was asked on no rows of a model, and of which models."""
     lacking = (
-        (column, [r.label for r in rows if column.id not in r.cells and not r.is_anchor])
-        for column in COLUMNS
-        if column.asks
+        (one, [own[0].label for own in by_model(rows) if not any(one.id in r.cells for r in own)])
+        for one in COLUMNS
+        if one.asks
     )
     return [(column, names) for column, names in lacking if names]
 

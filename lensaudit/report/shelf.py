@@ -268,7 +268,8 @@ def condition_of(run: PatchRun) -> dict[str, Any]:
         "full": run.models["full"].name or "?",
         "retain": OTHERS if run.scale else run.models["retain"].name or "?",
         "scale": run.scale,
-        "settings": {name: run.summary[name] for name in _SETTINGS if name in run.summary},
+        "settings": {name: run.summary[name] for name in _SETTINGS if name in run.summary}
+        | {"dtype": part(run.manifest, "options").get("dtype")},
         "calibration": run.calibration,
         "layers": run.layers,
         "examples": list(map(asdict, run.examples)),

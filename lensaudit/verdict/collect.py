@@ -154,7 +154,8 @@ class Model:
         judged = [self._of_rows(run) for run in (*patched, *alone)]
         if not judged:
             asked = [one.facts for one in self.beside if one.facts] or [{}]
-            judged = [Evidence(self.source, self._merged((), facts)) for facts in asked]
+            found = (Evidence(self.source, self._merged((), facts)) for facts in asked)
+            judged = [*{one.rank: one for one in found}.values()]
         return sorted(judged, key=lambda one: one.rank)
 
     def _of_rows(self, run: PatchRun) -> Evidence:
@@ -179,10 +180,15 @@ class Model:
 
     def apart(self, other: Evidence) -> str:
         """How a run differs from the one whose word counts: in its rows, its type of numbers."""
-        both = [one.run for one in (self.judged[0], other) if one.run is not None]
+        both = [run for run in (self.run, other.run) if run is not None]
         rows, types = (len({of(run) for run in both}) > 1 for of in (_rows, _dtype))
         told = ["on other rows"] * rows + [f"in {_dtype(both[-1])}"] * types
         return ", ".join(told) or "in another run"
+
+    @property
+    def run(self) -> PatchRun | None:
+        """Run whose word counts; None: it was not patched."""
+        return self.judged[0].run
 
     @property
     def code(self) -> Code:

@@ -118,7 +118,7 @@ Files = Mapping[str, bytes]
 def exported(model: Model, located: Sequence[Found]) -> Exported:
     """All of a model, read by the readers that the page uses."""
     own = [one for one in located if one.path.parent in model.folders]
-    run = model.judged[0].run
+    run = model.run
     files = {place: place / MANIFEST for place in model.folders}
     made = {place: json_object(file) for place, file in files.items() if file.exists()}
     # a log of another tool has no hash, and goes by its name
