@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 from lensaudit.data.matching import is_closed
 from lensaudit.groups import grouped
-from lensaudit.report.shelf import ANCHORS, NO_LIMITS, PageModel
+from lensaudit.report.shelf import ANCHORS, PageModel, lacking
 from lensaudit.results.kinds.patch import PatchRun, Texts
 from lensaudit.results.sentences import by_root
 from lensaudit.scores.estimate import Estimate
@@ -420,7 +420,7 @@ def _beside_full(first: Keeps, *others: Keeps) -> Cell:
     """What a model keeps of what `full` has, of the metrics that both have on the same rows."""
     beside = (
         f"of {hundredths(first.full)} in full",
-        *limits(replace(first.number, why=first.number.why or NO_LIMITS)),
+        *limits(replace(first.number, why=lacking(first.number))),
         *(one.told for one in others),
     )
     return Cell(hundredths(first.own), beside, first.own, title=first.told)

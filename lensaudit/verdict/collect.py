@@ -178,12 +178,14 @@ class Model:
         by_name = grouped((view.name, view) for view in every)
         return [strongest(views) for views in by_name.values()]
 
-    def apart(self, other: Evidence) -> str:
-        """How a run differs from the one whose word counts: in its rows, its type of numbers."""
-        both = [run for run in (self.run, other.run) if run is not None]
-        rows, types = (len({of(run) for run in both}) > 1 for of in (_rows, _dtype))
-        told = ["on other rows"] * rows + [f"in {_dtype(both[-1])}"] * types
-        return ", ".join(told) or "in another run"
+    @property
+    def others(self) -> Iterator[tuple[PatchRun, str, Evidence]]:
+        """Runs whose word does not count, and how each differs from the one whose does."""
+        for one in self.judged[1:]:
+            if one.run is not None:
+                rows, types = (len({*map(of, (self.run, one.run))}) > 1 for of in (_rows, _dtype))
+                told = ["on other rows"] * rows + [f"in {_dtype(one.run)}"] * types
+                yield one.run, ", ".join(told) or "in another run", one
 
     @property
     def run(self) -> PatchRun | None:
@@ -239,10 +241,8 @@ class Model:
             "views": {view.name: view.document() for view in self.views},
             **({"keeps": keeps_document(self.keeps)} if self.keeps else {}),
             "other_rows": [
-                {"folder": str(one.run.folder), "verdict": asdict(one.verdict)}
-                | {"apart": self.apart(one)}
-                for one in self.judged[1:]
-                if one.run is not None
+                {"folder": str(run.folder), "verdict": asdict(one.verdict), "apart": apart}
+                for run, apart, one in self.others
             ],
         }
 

@@ -381,11 +381,9 @@ def test_samples_that_all_say_the_facts_are_found(tmp_path):
 def test_two_attacks_on_a_model_that_was_not_patched_are_told(tmp_path):
     for name, share in {"a": 1.0, "b": 0.0}.items():
         place = sample_folder(tmp_path / name, (1.0, 64, share, 0.0, None, None))
-        made.seal(
-            place, "sample", ["summary.json"], source={"weights": "w"}, rows={"0": "Ada Moor"}
-        )
+        made.seal(place, "sample", ["summary.json"], source={"weights": "w"}, rows={"0": name})
     found = verdicts([tmp_path / "a", tmp_path / "b"])
-    assert len(found.models[0].judged) == 2
+    assert len(found.models[0].judged) == 2  # of other facts each
     first, *_ = sentences(found)
     assert first.startswith("x: says them when sampled: leak@64 1.00")
 
