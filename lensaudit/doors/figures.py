@@ -149,7 +149,7 @@ def escaped(text: str) -> str:
     >>> print(escaped("npo_lr5e-5 & 10%"))
     npo\_lr5e-5 \& 10\%
     """
-    return "".join(_LATEX.get(sign, sign) for sign in text)
+    return "".join(_LATEX.get(sign, sign) for sign in line_of(text))
 
 
 def _pictures(runs: Sequence[PatchRun], label: Mapping[Path, str]) -> dict[str, bytes]:

@@ -103,7 +103,7 @@ COLUMNS = (
         "aligned",
         "UDS after a linear map to full's basis, fitted on other rows",
         "its stream after a linear map to full's basis",
-        "patch",
+        "patch --retain MODEL",
         ("uds_aligned",),
     ),
     TableColumn(
@@ -111,7 +111,7 @@ COLUMNS = (
         "weakest",
         "the same scale at the one layer where least is gone, plain or aligned",
         "its weakest layer",
-        "patch",
+        "patch --retain MODEL",
         ("weakest", "uds_weakest"),
     ),
     TableColumn(
@@ -208,6 +208,8 @@ class ModelRow:
     read: Sequence[tuple[Texts, float]] | None = None
     """Facts that are still read, with their depth, most held first; None: it cannot be told."""
     n_facts: int = 0
+    unread: str = ""
+    """Why it cannot be told."""
     cells: Mapping[str, Cell] = field(default_factory=dict)
 
     @property
@@ -305,7 +307,7 @@ def _row(
         lacking["association"] = cannot.removeprefix("who has what is not asked: ")
     if one is None:
         return ModelRow(model.label, at, role=model.role, cells=cells)
-    read, n = _read(one)
+    unread = _unread(one)
     return ModelRow(
         model.label,
         at,
@@ -324,8 +326,9 @@ def _row(
             ),
             ("What was lost besides?", _lost(one.run, cells.get("keeps"))),
         ),
-        read,
-        n,
+        None if unread else _read(one),
+        one.stream.n_facts if one.stream else 0,
+        unread,
         cells,
     )
 
@@ -349,17 +352,24 @@ def _lost(run: PatchRun | None, keeps: Cell | None) -> Sequence[str]:
     return found or ["not asked: neither utility nor facts to keep"]
 
 
-def _read(one: Evidence) -> tuple[Sequence[tuple[Texts, float]] | None, int]:
-    """Facts that are still read, and of how many."""
+def _unread(one: Evidence) -> str:
+    """Why it cannot be told which facts are still read; empty where it can."""
     stream = one.stream
-    if stream is None or one.run is None or not stream.n_facts:
-        return None, 0
-    if stream.readable is False and not stream.carried:
-        return None, stream.n_facts
-    asked = {text.idx: text for text in one.run.examples}
-    # a Yes or No, which a coin hits, stands after all others
-    found = sorted(stream.read.items(), key=lambda at: (is_closed(asked[at[0]].entity), at[1]))
-    return [(asked[idx], depth) for idx, depth in found], stream.n_facts
+    if stream is None:
+        alone = "no model that never saw the facts was beside it (--retain)"
+        return alone if one.one("counterfactual") else "it was not patched"
+    if not stream.n_facts:
+        return "no fact has a depth"
+    cannot = stream.readable is False and not stream.carried
+    return "full cannot read its stream" if cannot else ""
+
+
+def _read(one: Evidence) -> Sequence[tuple[Texts, float]]:
+    """Facts that are still read; a Yes or No, which a coin hits, after all others."""
+    asked = {text.idx: text for text in (one.run.examples if one.run else ())}
+    still = (one.stream.read if one.stream else {}).items()
+    found = sorted(still, key=lambda at: (is_closed(asked[at[0]].entity), at[1]))
+    return [(asked[idx], depth) for idx, depth in found]
 
 
 def _cell(column: TableColumn, views: Sequence[View]) -> Cell | None:

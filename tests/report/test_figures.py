@@ -23,6 +23,7 @@ from lensaudit.doors.gate import Policy, gate
 from lensaudit.doors.gate_formats import as_text
 from lensaudit.errors import InputError
 from lensaudit.report.assemble import assemble
+from lensaudit.report.evidence import missing_of
 from lensaudit.report.shelf import told_names
 from lensaudit.results.kinds.eval import read_eval
 from lensaudit.results.kinds.patch import read_patch
@@ -135,6 +136,10 @@ def test_a_run_without_a_retain_model_is_drawn_too(results, tmp_path, monkeypatc
     seal(folder, kind="counterfactual", inputs=manifest("demo/npo")["inputs"])
     names = {one.name for one in write_figures([folder], tmp_path / "figures")}
     assert {"depth-counterfactual.png", "demo-npo-layers.png", "depth.tex"} <= names
+    (row,) = [one for one in assemble([folder]).rows if not one.is_anchor]
+    assert row.unread == "no model that never saw the facts was beside it (--retain)"
+    told = {column.id: column.command for column, _ in missing_of(assemble([folder]).rows)}
+    assert told["aligned"] == told["weakest"] == "patch --retain MODEL"
 
 
 def test_a_model_has_one_name_on_the_page_in_the_verdict_and_in_tables(
