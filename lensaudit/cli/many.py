@@ -191,7 +191,7 @@ def gym_table(settings: GymTableSettings, as_json: bool) -> None:
     found = library.gym_table.document(
         rows, calibration=settings.calibration, picture=settings.picture
     )
-    answer(asdict(found), [library.gym_table.text(found)], as_json=as_json)
+    answer(asdict(found), library.gym_table.text(found).splitlines(), as_json=as_json)
 
 
 @gym.command()

@@ -117,7 +117,7 @@ def tell(parts: "Iterable[Part]") -> None:
 
     screen = console()
     for part in parts:
-        say(part) if isinstance(part, str) else screen.print(part)
+        say(name(part)) if isinstance(part, str) else screen.print(part)
 
 
 def listing(rows: Iterable[Sequence[str]]) -> None:

@@ -9,10 +9,12 @@ from lensaudit.doors.frames import PATCHED, called
 from lensaudit.errors import InputError
 from lensaudit.files import check_output, make_folder, write_bytes
 from lensaudit.groups import grouped
-from lensaudit.report.shelf import told_apart, told_names
+from lensaudit.report.shelf import lacking, told_apart, told_names
 from lensaudit.results.kinds.eval import EvaluationResult
 from lensaudit.results.kinds.patch import PatchRun
 from lensaudit.results.locate import Found, locate
+from lensaudit.results.sentences import shown
+from lensaudit.screen.cells import name as line_of
 from lensaudit.text import digest, slug
 from lensaudit.verdict.collect import Called, names_of
 
@@ -88,7 +90,8 @@ def depth_table(runs: Sequence[PatchRun], label: Mapping[Path, str] | None = Non
             label[run.folder],
             run.score.upper(),
             _number(run.estimate.value),
-            "[{:.3f}, {:.3f}]".format(*run.estimate.ends) if run.estimate.ends else "--",
+            ("[{:.3f}, {:.3f}]".format(*ends) if (ends := run.estimate.ends) else run.estimate.why)
+            or "--",
             f"{run.n_scored}/{run.n}",
         ]
         for run in sorted(runs, key=lambda one: (one.estimate.value is None, one.estimate.value))
@@ -101,18 +104,23 @@ def metrics_table(
 ) -> str:
     """A row for each metric that some model has a value of, a column for each model.
 
+    Numbers have their 95 % intervals; comments below say why one has none, or no value.
+
     Args:
         evals: evaluations.
         label: as of `depth_table`.
     """
     label = label or _labelled(evals)
-    found: dict[str, list[str]] = {}
+    found, told = dict[str, list[str]](), list[str]()
     for at, run in enumerate(evals):
         for name, entry in run.entries.items():
-            found.setdefault(name, ["--"] * len(evals))[at] = _number(entry.value)
+            cell = "--" if entry.value is None else shown(entry, 3)
+            found.setdefault(name, ["--"] * len(evals))[at] = cell
+            told += [f"{name} of {label[run.folder]}: {why}"] if (why := lacking(entry)) else []
     rows = [[name, *cells] for name, cells in found.items() if {*cells} != {"--"}]
     head = ["Metric", *(escaped(label[run.folder]) for run in evals)]
-    return latex(head, rows, "l" + "r" * len(evals))
+    notes = "".join(f"% {line_of(one)}\n" for one in told)
+    return latex(head, rows, "l" + "r" * len(evals)) + notes
 
 
 def latex(head: Sequence[str], rows: Sequence[Sequence[str]], columns: str) -> str:
@@ -141,7 +149,7 @@ def escaped(text: str) -> str:
     >>> print(escaped("npo_lr5e-5 & 10%"))
     npo\_lr5e-5 \& 10\%
     """
-    return "".join(_LATEX.get(sign, sign) for sign in text)
+    return "".join(_LATEX.get(sign, sign) for sign in line_of(text))
 
 
 def _pictures(runs: Sequence[PatchRun], label: Mapping[Path, str]) -> dict[str, bytes]:

@@ -7,6 +7,7 @@ from xml.etree import ElementTree
 from lensaudit.doors.gate import Gated
 from lensaudit.report.shelf import told_names
 from lensaudit.results.locate import LeftOut
+from lensaudit.screen.cells import name as line_of
 from lensaudit.screen.tables import markdown_cell
 from lensaudit.text import canonical_json
 from lensaudit.verdict.decide import WORDS
@@ -24,7 +25,7 @@ def as_text(found: Gated) -> str:
         lines += [f"      {reason}" for reason in why]
     lines += [f"{_out(one)}  {one.path}: {one.reason}" for one in found.left_out]
     n = sum(not why for _, why in found.models)
-    return "\n".join([*lines, f"{n} of {len(found.models)} pass"])
+    return "\n".join(map(line_of, [*lines, f"{n} of {len(found.models)} pass"]))
 
 
 def as_markdown(found: Gated) -> str:

@@ -245,8 +245,10 @@ def labels_agreed(correlation: float | None, n: int, p: float | None) -> str | N
     'not shown to agree with the labels: Spearman 1.00, p = 0.333'
     >>> labels_agreed(0.8, 20, 0.001)
     """
-    if correlation is None or p is None or n < _FEWEST_LABELS:
+    if n < _FEWEST_LABELS:
         return f"not shown to agree with the labels: {n} scored, a pair as one"
+    if correlation is None or p is None:
+        return "not shown to agree with the labels: its scores, or the labels, are all one number"
     half = 1.959964 * math.sqrt(1.06 / (n - 3))
     middle = math.atanh(max(-_HIGHEST, min(correlation, _HIGHEST)))
     low, high = math.tanh(middle - half), math.tanh(middle + half)

@@ -65,4 +65,4 @@ def _checked(one: Metric, found: Any) -> MetricResult:
     last = finished(one, entry)  # its rows must be rows
     if last.value is None and last.why is None:
         raise InputError(f"{where} no value, and no reason for that")
-    return entry
+    return entry if last.ends or last.why else replace(entry, why="the metric gives no interval")

@@ -140,7 +140,7 @@ class DirectQuestions:
         }
         own, texts, n = given["source"][0], self.answers(source), len(clear)
         groups = [row.group for row in self.facts if row.idx in own]
-        each = typical_size(groups)
+        counted = {"n": n, "n_groups": len(set(groups)), "per_author": typical_size(groups)}
 
         def shares(ways: Collection[Way]) -> Outputs:
             """Facts given away in one of these ways; of several models the mean."""
@@ -149,11 +149,10 @@ class DirectQuestions:
                 for role, ones in given.items()
             }
             found = {role: sum(own) / len(own) / n for role, own in counts.items()}
-            return Outputs(n=n, per_author=each, **found)
+            return Outputs(**counted, **found)
 
         return Told(
             **vars(shares(tuple(texts))),
-            n_groups=len(set(groups)),
             ways={way: shares((way,)) for way in texts},
             dtype=self.session.settings.dtype,
             types=self.in_types(source),

@@ -161,7 +161,8 @@ def outputs_of(session: Session, source: Checkpoint) -> Outputs | None:
         role: float(session.answers(one, own if one is source else rows)[1].double().mean())
         for role, one in models.items()
     }
-    return Outputs(**said, n=len(own), per_author=typical_size([e.group for e in own]))
+    groups = [e.group for e in own]
+    return Outputs(**said, n=len(own), n_groups=len(set(groups)), per_author=typical_size(groups))
 
 
 class _Examination:

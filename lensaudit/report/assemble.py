@@ -96,12 +96,20 @@ class Document:
 
     @cached_property
     def conditions(self) -> list[list[PatchRun]]:
-        """The runs that can be compared row by row: UDS first, the whole stream, then the most."""
+        """The runs that can be compared row by row: UDS first, the whole stream, then the most.
+
+        Of these first the runs whose word counts for their models, then all.
+        """
         order = ("uds", COUNTERFACTUAL, "lens", "em")
+        count = {one.run.folder for one in self.verdicts.models if one.run is not None}
         return sorted(
             grouped((run.condition, run) for run in self.runs).values(),
-            # a component's depth decides nothing beside the stream's
-            key=lambda runs: (order.index(runs[0].score), runs[0].component != "resid", -len(runs)),
+            key=lambda runs: (
+                order.index(runs[0].score),
+                runs[0].component != "resid",  # decides nothing beside the stream
+                -sum(run.folder in count for run in runs),
+                -len(runs),
+            ),
         )
 
     @property

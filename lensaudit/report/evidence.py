@@ -12,7 +12,8 @@ from pathlib import Path
 from types import MappingProxyType
 
 from lensaudit.data.matching import is_closed
-from lensaudit.report.shelf import ANCHORS, NO_LIMITS, PageModel
+from lensaudit.groups import grouped
+from lensaudit.report.shelf import ANCHORS, PageModel, lacking
 from lensaudit.results.kinds.patch import PatchRun, Texts
 from lensaudit.results.sentences import by_root
 from lensaudit.scores.estimate import Estimate
@@ -102,7 +103,7 @@ COLUMNS = (
         "aligned",
         "UDS after a linear map to full's basis, fitted on other rows",
         "its stream after a linear map to full's basis",
-        "patch",
+        "patch --retain MODEL",
         ("uds_aligned",),
     ),
     TableColumn(
@@ -110,7 +111,7 @@ COLUMNS = (
         "weakest",
         "the same scale at the one layer where least is gone, plain or aligned",
         "its weakest layer",
-        "patch",
+        "patch --retain MODEL",
         ("weakest", "uds_weakest"),
     ),
     TableColumn(
@@ -207,6 +208,8 @@ class ModelRow:
     read: Sequence[tuple[Texts, float]] | None = None
     """Facts that are still read, with their depth, most held first; None: it cannot be told."""
     n_facts: int = 0
+    unread: str = ""
+    """Why it cannot be told."""
     cells: Mapping[str, Cell] = field(default_factory=dict)
 
     @property
@@ -264,23 +267,27 @@ def columns_of(rows: Sequence[ModelRow]) -> list[TableColumn]:
     return [column for column in COLUMNS if column.id in known]
 
 
+def by_model(rows: Sequence[ModelRow]) -> list[list[ModelRow]]:
+    """Rows of each audited model: it has one for every set of rows that it was judged on."""
+    return [*grouped((row.model, row) for row in rows if not row.is_anchor).values()]
+
+
 def empty_of(rows: Sequence[ModelRow]) -> list[tuple[TableColumn, list[tuple[str, int]]]]:
     """What was asked and gave no model a number; why, and of how many models."""
-    shown, asked = columns_of(rows), [row.cells for row in rows if not row.is_anchor]
-    found = (
-        (one, by_root([cells[one.id].beside[0] for cells in asked if one.id in cells]))
-        for one in COLUMNS
-        if one not in shown
-    )
-    return [(column, why) for column, why in found if why]
+    shown, found = columns_of(rows), list[tuple[TableColumn, list[tuple[str, int]]]]()
+    for one in (column for column in COLUMNS if column not in shown):
+        cells = ([r.cells[one.id] for r in own if one.id in r.cells] for own in by_model(rows))
+        reasons = [why for own in cells for why, _ in by_root(cell.beside[0] for cell in own)]
+        found += [(one, by_root(reasons))] if reasons else []
+    return found
 
 
 def missing_of(rows: Sequence[ModelRow]) -> list[tuple[TableColumn, list[str]]]:
-    """What was not asked, and of which models."""
+    """What was asked on no rows of a model, and of which models."""
     lacking = (
-        (column, [r.label for r in rows if column.id not in r.cells and not r.is_anchor])
-        for column in COLUMNS
-        if column.asks
+        (one, [own[0].label for own in by_model(rows) if not any(one.id in r.cells for r in own)])
+        for one in COLUMNS
+        if one.asks
     )
     return [(column, names) for column, names in lacking if names]
 
@@ -300,7 +307,7 @@ def _row(
         lacking["association"] = cannot.removeprefix("who has what is not asked: ")
     if one is None:
         return ModelRow(model.label, at, role=model.role, cells=cells)
-    read, n = _read(one)
+    unread = _unread(one)
     return ModelRow(
         model.label,
         at,
@@ -319,8 +326,9 @@ def _row(
             ),
             ("What was lost besides?", _lost(one.run, cells.get("keeps"))),
         ),
-        read,
-        n,
+        None if unread else _read(one),
+        one.stream.n_facts if one.stream else 0,
+        unread,
         cells,
     )
 
@@ -344,17 +352,24 @@ def _lost(run: PatchRun | None, keeps: Cell | None) -> Sequence[str]:
     return found or ["not asked: neither utility nor facts to keep"]
 
 
-def _read(one: Evidence) -> tuple[Sequence[tuple[Texts, float]] | None, int]:
-    """Facts that are still read, and of how many."""
+def _unread(one: Evidence) -> str:
+    """Why it cannot be told which facts are still read; empty where it can."""
     stream = one.stream
-    if stream is None or one.run is None or not stream.n_facts:
-        return None, 0
-    if stream.readable is False and not stream.carried:
-        return None, stream.n_facts
-    asked = {text.idx: text for text in one.run.examples}
-    # a Yes or No, which a coin hits, stands after all others
-    found = sorted(stream.read.items(), key=lambda at: (is_closed(asked[at[0]].entity), at[1]))
-    return [(asked[idx], depth) for idx, depth in found], stream.n_facts
+    if stream is None:
+        alone = "no model that never saw the facts was beside it (--retain)"
+        return alone if one.one("counterfactual") else "it was not patched"
+    if not stream.n_facts:
+        return "no fact has a depth"
+    cannot = stream.readable is False and not stream.carried
+    return "full cannot read its stream" if cannot else ""
+
+
+def _read(one: Evidence) -> Sequence[tuple[Texts, float]]:
+    """Facts that are still read; a Yes or No, which a coin hits, after all others."""
+    asked = {text.idx: text for text in (one.run.examples if one.run else ())}
+    still = (one.stream.read if one.stream else {}).items()
+    found = sorted(still, key=lambda at: (is_closed(asked[at[0]].entity), at[1]))
+    return [(asked[idx], depth) for idx, depth in found]
 
 
 def _cell(column: TableColumn, views: Sequence[View]) -> Cell | None:
@@ -415,7 +430,7 @@ def _beside_full(first: Keeps, *others: Keeps) -> Cell:
     """What a model keeps of what `full` has, of the metrics that both have on the same rows."""
     beside = (
         f"of {hundredths(first.full)} in full",
-        *limits(replace(first.number, why=first.number.why or NO_LIMITS)),
+        *limits(replace(first.number, why=lacking(first.number))),
         *(one.told for one in others),
     )
     return Cell(hundredths(first.own), beside, first.own, title=first.told)
@@ -424,8 +439,8 @@ def _beside_full(first: Keeps, *others: Keeps) -> Cell:
 def _anchors(models: Mapping[str, PageModel], first: Sequence[PatchRun]) -> Iterator[ModelRow]:
     """`full` and `retain` of the first condition, once each, with what they read and say."""
     says = {
-        "says": [(run.outputs, run.n_groups) for run in first],
-        "told": [(run.told.outputs, run.told.n_groups) for run in first if run.told],
+        "says": [run.outputs for run in first],
+        "told": [run.told.outputs for run in first if run.told],
     }
     inside = bool(first and first[0].scale)
     for wanted, role in enumerate(ANCHORS[:1] if inside else ANCHORS):
@@ -443,11 +458,11 @@ def _anchors(models: Mapping[str, PageModel], first: Sequence[PatchRun]) -> Iter
             same_runs = (one.estimate for one in first if one.weights in same and not off)
             own = (limits(one) for one in same_runs if abs(one.point - value) < SAME_DEPTH)
             cells["inside" if inside else "uds"] = Cell(hundredths(value), next(own, (why,)), value)
-        for column, pairs in says.items():
-            one, n_authors = next((pair for pair in pairs if pair[0]), (None, 0))
+        for column, found in says.items():
+            one = next(filter(None, found), None)
             known = None if one is None else {"full": one.full, "retain": one.retain}[role]
             if one and one.n and known is not None:
-                each = rows_each(one.n, n_authors, one.per_author)
+                each = rows_each(one.n, one.n_groups, one.per_author)
                 share = clustered_share(known * one.n, one.n, each)  # of several models a mean
                 cells[column] = Cell(hundredths(share.point), limits(share), share.value)
         at = None if weights is None else list(models).index(weights)

@@ -17,7 +17,7 @@ from lensaudit.groups import assumption
 from lensaudit.partials import sweep_partials
 from lensaudit.progress import Notice
 from lensaudit.report.assemble import Document, assemble, refused
-from lensaudit.report.evidence import columns_of, empty_of, missing_of
+from lensaudit.report.evidence import by_model, columns_of, empty_of, missing_of
 from lensaudit.report.headline import LIMITS, headline, tally
 from lensaudit.report.packing import visible_values
 from lensaudit.results.locate import Found, LeftOut
@@ -99,6 +99,7 @@ def render(document: Document) -> str:
         by_rule=dict.fromkeys(said for one in data["conditions"] for said in one["by_rule"]),
         rows=document.rows,
         columns=columns_of(document.rows),
+        n_models=len(by_model(document.rows)),
         missing=missing_of(document.rows),
         empty=empty_of(document.rows),
         words=WORDS,

@@ -47,6 +47,7 @@ AGGREGATES = {
 
 
 NO_LIMITS = "from other metrics: no interval"
+NOT_LOGGED = "the log gives no interval"
 OTHERS = "another question"
 """In the place of retain, where there is none: whose stream it is that full reads."""
 METRIC_OF = {"uds": "uds", "lens": "logit_lens"}
@@ -172,8 +173,18 @@ def _as_in_suite(patched: PatchRun, run: EvaluationResult) -> bool:
 
 def _listed(one: Estimate, n_unscored: int) -> list[Any]:
     """An estimate for the page: value, low, high, scored, unscored, why something is missing."""
-    why = one.why or (None if one.value is None or one.ends else NO_LIMITS)
-    return [one.value, one.low, one.high, one.n, n_unscored, why]
+    return [one.value, one.low, one.high, one.n, n_unscored, lacking(one)]
+
+
+def lacking(one: Estimate) -> str | None:
+    """Why a number has no value or no limits; None where it has both.
+
+    >>> lacking(Estimate(0.5)), lacking(Estimate(0.5, n=8)), lacking(Estimate(0.5, 0.2, 0.8))
+    ('from other metrics: no interval', 'the log gives no interval', None)
+    """
+    if one.why or one.value is None or one.ends:
+        return one.why
+    return NOT_LOGGED if one.n else NO_LIMITS
 
 
 def kinds_of(
@@ -268,7 +279,8 @@ def condition_of(run: PatchRun) -> dict[str, Any]:
         "full": run.models["full"].name or "?",
         "retain": OTHERS if run.scale else run.models["retain"].name or "?",
         "scale": run.scale,
-        "settings": {name: run.summary[name] for name in _SETTINGS if name in run.summary},
+        "settings": {name: run.summary[name] for name in _SETTINGS if name in run.summary}
+        | {"dtype": part(run.manifest, "options").get("dtype")},
         "calibration": run.calibration,
         "layers": run.layers,
         "examples": list(map(asdict, run.examples)),

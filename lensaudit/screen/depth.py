@@ -421,9 +421,8 @@ def sentences(found: Verdicts) -> Iterator[str]:
         beside = [(run.folder, line) for run in one.evals for line in betrayals(run)]
         several = len({folder for folder, _ in beside}) > 1
         yield from (f"  beside it, {line}{f' ({at})' * several}" for at, line in beside)
-        patched = ((other, other.run) for other in one.judged[1:] if other.run is not None)
-        for other, run in patched:
-            yield f"  {one.apart(other)} ({run.folder}): {WORDS[other.word][0]}"
+        for run, apart, other in one.others:
+            yield f"  {apart} ({run.folder}): {WORDS[other.word][0]}"
         if len(found.models) > 1:
             yield f"  among {len(found.models)} models: q {found.q[one.weights]:.2g}"
     measured = [one for one in found.models if one.measured]

@@ -15,12 +15,12 @@ from lensaudit.results.kinds.steering import CoefficientSweep, LayerSweep
 from lensaudit.results.kinds.worst import WorstRecord
 from lensaudit.results.run import RunResult
 from lensaudit.screen.attacks import of_effort, of_know, of_sample, of_worst
+from lensaudit.screen.cells import name
 from lensaudit.screen.depth import of_runs
 from lensaudit.screen.evaluation import of_judged, values
 from lensaudit.screen.meta import of_aggregates, of_meta_table
 from lensaudit.screen.steer import of_coefficients, of_directions, of_layers
 from lensaudit.screen.tables import Part, console
-from lensaudit.text import printable
 
 TABLES: Mapping[type, Callable[[Any], Iterator[Part]]] = {
     EffortRecord: of_effort,
@@ -52,7 +52,7 @@ def show(results: Any) -> None:
         raise InputError(f"show: found {odd[0]!r:.60}, wanted results of la.patch and its like")
     screen = console()
     for part in parts_of(several):
-        print(printable(part)) if isinstance(part, str) else screen.print(part)
+        print(name(part)) if isinstance(part, str) else screen.print(part)
 
 
 def parts_of(results: Sequence[Result]) -> Iterator[Part]:

@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from lensaudit.screen.cells import name
 from lensaudit.text import printable
 
 PIPE_WIDTH = 1000
@@ -33,7 +34,7 @@ def filled(made: Table, rows: Iterable[Sequence[str | Text]]) -> Table:
     """The table with rows added; texts in them may hold anybody's names."""
     for cells in rows:
         if cells:
-            made.add_row(*(printable(one) if isinstance(one, str) else one for one in cells))
+            made.add_row(*(name(one) if isinstance(one, str) else one for one in cells))
         else:
             made.add_section()
     return made
@@ -65,7 +66,7 @@ def dim(text: str) -> Text:
 
 def styled(text: str, style: str) -> Text:
     """A cell in a colour."""
-    return Text(printable(text), style=style)
+    return Text(name(text), style=style)
 
 
 def console(*, stderr: bool = False, width: int | None = None) -> Console:

@@ -374,9 +374,9 @@ GUESSED = "how many of them a model that never saw them would guess is not known
 
 def _counterfactual(one: PatchSummary, nulls: Calibration) -> list[View]:
     """View that may show that facts are hidden, or said; never that one is gone."""
-    says = [_said_alone("said", one.outputs, one.n_groups)] if one.outputs else []
+    says = [_said_alone("said", one.outputs)] if one.outputs else []
     if one.told and one.told.outputs:
-        says.append(_said_alone("told", one.told.outputs, one.told.n_groups))
+        says.append(_said_alone("told", one.told.outputs))
     return [*says, _stands_near(one)]
 
 
@@ -397,9 +397,12 @@ def _stands_near(one: PatchSummary) -> View:
     return View("counterfactual", held, shown, _OTHERS.chance(held), one.n_groups, number=number)
 
 
-def _said_alone(name: str, one: Outputs, n_authors: int) -> View:
+def _said_alone(name: str, one: Outputs) -> View:
     """What it says of what `full` says; it answers where that is surely more than half."""
-    each, shown = rows_each(one.n, n_authors, one.per_author), f"{one.source:.0%} of {one.n} facts"
+    each, shown = (
+        rows_each(one.n, one.n_groups, one.per_author),
+        f"{one.source:.0%} of {one.n} facts",
+    )
     own = clustered_share(round(one.source * one.n), one.n, each)
     if one.full <= 0:
         return View(name, None, shown, why="full says none of them", number=own)
@@ -411,7 +414,7 @@ def _said_alone(name: str, one: Outputs, n_authors: int) -> View:
         own.on(0.0, one.full),
         f"{shown}, full {one.full:.0%}",
         chance,
-        n_authors,
+        one.n_groups,
         None if chance <= LEVEL else GUESSED,
         number=own,
     )

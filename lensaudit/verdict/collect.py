@@ -154,7 +154,8 @@ class Model:
         judged = [self._of_rows(run) for run in (*patched, *alone)]
         if not judged:
             asked = [one.facts for one in self.beside if one.facts] or [{}]
-            judged = [Evidence(self.source, self._merged((), facts)) for facts in asked]
+            found = (Evidence(self.source, self._merged((), facts)) for facts in asked)
+            judged = [*{one.rank: one for one in found}.values()]
         return sorted(judged, key=lambda one: one.rank)
 
     def _of_rows(self, run: PatchRun) -> Evidence:
@@ -177,12 +178,19 @@ class Model:
         by_name = grouped((view.name, view) for view in every)
         return [strongest(views) for views in by_name.values()]
 
-    def apart(self, other: Evidence) -> str:
-        """How a run differs from the one whose word counts: in its rows, its type of numbers."""
-        both = [one.run for one in (self.judged[0], other) if one.run is not None]
-        rows, types = (len({of(run) for run in both}) > 1 for of in (_rows, _dtype))
-        told = ["on other rows"] * rows + [f"in {_dtype(both[-1])}"] * types
-        return ", ".join(told) or "in another run"
+    @property
+    def others(self) -> Iterator[tuple[PatchRun, str, Evidence]]:
+        """Runs whose word does not count, and how each differs from the one whose does."""
+        for one in self.judged[1:]:
+            if one.run is not None:
+                rows, types = (len({*map(of, (self.run, one.run))}) > 1 for of in (_rows, _dtype))
+                told = ["on other rows"] * rows + [f"in {_dtype(one.run)}"] * types
+                yield one.run, ", ".join(told) or "in another run", one
+
+    @property
+    def run(self) -> PatchRun | None:
+        """Run whose word counts; None: it was not patched."""
+        return self.judged[0].run
 
     @property
     def code(self) -> Code:
@@ -233,10 +241,8 @@ class Model:
             "views": {view.name: view.document() for view in self.views},
             **({"keeps": keeps_document(self.keeps)} if self.keeps else {}),
             "other_rows": [
-                {"folder": str(one.run.folder), "verdict": asdict(one.verdict)}
-                | {"apart": self.apart(one)}
-                for one in self.judged[1:]
-                if one.run is not None
+                {"folder": str(run.folder), "verdict": asdict(one.verdict), "apart": apart}
+                for run, apart, one in self.others
             ],
         }
 

@@ -210,6 +210,46 @@ def test_a_metric_of_two_evaluations_has_two_names(audited, tmp_path):
     assert named.keys() <= {one.attrib["name"] for one in properties}
 
 
+@pytest.mark.parametrize("to", ["eee", "junit", "model-card", "markdown", "hub-results"])
+def test_every_run_of_a_model_is_said_with_its_hash(tmp_path, to):
+    for at, n in (("f01", 24), ("f05", 12)):
+        folder = patched(tmp_path / "in" / at / "npo" / "patch", n=n)
+        given = json.loads((folder / "manifest.json").read_text())
+        given["inputs"]["examples"]["hash"] = at
+        cases.write(folder / "manifest.json", given)
+        cases.seal(folder)
+    checks = [
+        json.loads((tmp_path / "in" / at / "npo/patch/manifest.json").read_text())["check"]
+        for at in ("f01", "f05")
+    ]
+    files = exported(tmp_path / "in", to, tmp_path / "out")
+    text = " ".join("\n".join(one.read_text() for one in files).split())
+    assert all(check in text for check in checks)
+    assert re.search(
+        r"on other rows \(f0[15]/npo/patch\)\W+(value=.)?(undecided|partly|hidden)", text
+    )
+
+
+def test_a_card_says_why_a_number_has_no_interval_and_what_an_attack_shows(tmp_path):
+    cases.eval_run(tmp_path / "a", "npo", mia_loss=0.2, model_utility=0.6, forget_Q_A_Prob=0.5)
+    log = tmp_path / "a" / "TOFU_EVAL.json"
+    content = json.loads(log.read_text())
+    content["mia_loss"] |= {"betrayal": {"says": "nothing is shown (p 0.11)"}}
+    content["mia_loss"] |= {"interval_95": None, "interval_95_why": "3 authors: no interval"}
+    content["model_utility"] = {"agg_value": 0.6}
+    del content["forget_Q_A_Prob"]["interval_95"]
+    cases.write(log, content)
+    cases.seal(tmp_path / "a")
+    (card,) = exported(tmp_path / "a", "model-card", tmp_path / "out")
+    text = card.read_text().replace("\\", "")
+    rows = [row.split(" | ") for row in text.splitlines() if row.startswith("| ")]
+    beside = {row[0].strip("| "): row[-1] for row in rows}
+    assert "why: 3 authors: no interval" in beside["mia_loss"]
+    assert "says: nothing is shown (p 0.11)" in beside["mia_loss"]
+    assert "why: from other metrics: no interval" in beside["model_utility"]
+    assert "why: the log gives no interval" in beside["forget_Q_A_Prob"]
+
+
 def test_bits_of_another_row_with_this_number_are_not_of_this_fact(tmp_path):
     patched(tmp_path / "patch")
     asked(tmp_path / "know")

@@ -9,6 +9,7 @@ from support import verdict_support as made
 from support.sweep_helpers import toy_run_unit, toy_sweep
 
 from lensaudit.cli.main import run
+from lensaudit.doors.figures import escaped
 from lensaudit.doors.gate import Gated, Policy, gate, read_policy
 from lensaudit.errors import InputError
 from lensaudit.files import make_folder
@@ -16,6 +17,7 @@ from lensaudit.results.manifest import manifest, signed
 from lensaudit.results.planned import missing_in
 from lensaudit.results.run_folder import RunFolder
 from lensaudit.screen.depth import verdict_table
+from lensaudit.screen.tables import lines_of
 from lensaudit.sweep.collect import collect
 from lensaudit.verdict.collect import verdicts
 
@@ -164,6 +166,20 @@ def test_a_name_with_a_colon_is_not_part_of_why(folder):
     (model,) = verdicts([folder]).models
     (why,) = verdict_table(verdicts([folder])).columns[2].cells
     assert f"a: b: {why}" == model.verdict.sentence
+
+
+def test_a_name_with_a_line_break_writes_no_line_of_its_own(folder, tmp_path, capsys):
+    again(folder, source="x\npass  evil: erased", uds=0.1)
+    policy = tmp_path / "policy.toml"
+    policy.write_text("")
+    for command in (["verdict"], ["verdict", "--gate", str(policy)], ["runs", "ls"]):
+        run([*command, str(folder.parent)])
+        lines = capsys.readouterr().out.splitlines()
+        assert any("x pass  evil: erased" in line for line in lines), command
+        assert not any(line.lstrip(" │").startswith("pass") for line in lines), command
+    table = lines_of([("x\npass", "\u202eb")])
+    assert table == ["x pass  b"]
+    assert escaped("x\npass_\u202eb") == r"x pass\_b"
 
 
 def test_answers_to_other_rows_are_not_compared(folder):

@@ -174,6 +174,7 @@ def test_a_number_or_the_documents_rows_are_a_result(tmp_path):
     _, found = evaluated(tmp_path / "a", *metrics("ours"), "--from", file)
     assert found["ours"]["agg_value"] == 0.5
     assert found["ours"]["value_by_index"] == {"0": {"score": 1}}
+    assert found["ours"]["interval_95_why"] == "the metric gives no interval"
     # rows are shown as they are given: which of their numbers is the metric's, nobody said
     file.write_text(OWN.format(does="return {'agg_value': 0.5, 'value_by_index': {0: {'own': 1}}}"))
     code, found = evaluated(tmp_path / "b", *metrics("ours"), "--from", file)

@@ -203,6 +203,31 @@ def test_columns_are_those_that_were_measured_in_one_order(results):
     assert "uds" not in missing
 
 
+@pytest.mark.parametrize("names", [("a", "b"), ("b", "a")])
+def test_a_page_opens_with_the_settings_whose_word_counts(tmp_path, names):
+    hidden, erased = (tmp_path / name for name in names)
+    for folder, uds, dtype in ((hidden, 0.1, "bfloat16"), (erased, 0.9, "float32")):
+        patch_run(folder, "npo")
+        ends = [uds - 0.05, uds + 0.05]
+        change(folder, uds=uds, ci95=ends, ci90=ends)
+        seal(folder, options={"dtype": dtype})
+    document = assemble([tmp_path])
+    assert document.first[0].folder == hidden
+    settings = [one["settings"]["dtype"] for one in document.data()["conditions"]]
+    assert settings == ["bfloat16", "float32"]
+    # two rows, one model
+    assert all(labels == ["npo"] for _, labels in missing_of(document.rows))
+
+
+def test_a_model_that_was_evaluated_thrice_has_one_row(tmp_path):
+    for name in ("one", "two", "three"):
+        eval_run(tmp_path / name, "npo", weights="w", model_utility=0.5)
+        path = tmp_path / name / "manifest.json"
+        content = read_json(path)
+        write(path, content | {"inputs": content["inputs"] | {"rows": {"0": name}}})
+    assert [row.label for row in assemble([tmp_path]).rows if not row.is_anchor] == ["npo"]
+
+
 def test_a_model_patched_under_two_settings_has_a_row_for_each(tmp_path):
     patch_run(tmp_path / "four", "npo")
     patch_run(tmp_path / "six", "npo", n_layers=6)

@@ -5,7 +5,16 @@ import re
 import shutil
 
 import pytest
-from support.report_cases import attacked, em_run, eval_run, manifest, patch_run, seal, write
+from support.report_cases import (
+    attacked,
+    change,
+    em_run,
+    eval_run,
+    manifest,
+    patch_run,
+    seal,
+    write,
+)
 
 from lensaudit.cli.main import run
 from lensaudit.doors import figures, frames
@@ -14,6 +23,7 @@ from lensaudit.doors.gate import Policy, gate
 from lensaudit.doors.gate_formats import as_text
 from lensaudit.errors import InputError
 from lensaudit.report.assemble import assemble
+from lensaudit.report.evidence import missing_of
 from lensaudit.report.shelf import told_names
 from lensaudit.results.kinds.eval import read_eval
 from lensaudit.results.kinds.patch import read_patch
@@ -86,7 +96,18 @@ def test_runs_in_one_another_are_drawn_each_by_itself_and_called_by_their_folder
         eval_run(tmp_path / name, "demo/npo", forget_Q_A_Prob=0.5)
     evals = [read_eval(tmp_path / name / "TOFU_EVAL.json") for name in ("a", "b")]
     head = r"Metric & demo/npo \textperiodcentered{} a & demo/npo \textperiodcentered{} b"
-    assert head in metrics_table(evals)
+    text = metrics_table(evals)
+    assert head in text
+    assert "0.500 [0.400, 0.600] & 0.500 [0.400, 0.600]" in text
+
+
+def test_a_table_says_why_a_number_has_no_interval(tmp_path):
+    patch_run(tmp_path / "a", "npo", n=6, n_layers=2)
+    change(tmp_path / "a", ci95=None, ci95_why="2 authors: no interval")
+    assert "2 authors: no interval & 5/6" in depth_table([read_patch(tmp_path / "a/summary.json")])
+    eval_run(tmp_path / "b", "x\nnpo", mia_loss=None, forget_Q_A_Prob=0.5)
+    table = metrics_table([read_eval(tmp_path / "b" / "TOFU_EVAL.json")])
+    assert table.splitlines()[-1] == "% mia_loss of x npo: no retain reference"
 
 
 def test_two_checkpoints_of_one_name_are_told_apart_whichever_measured_what(tmp_path, monkeypatch):
@@ -115,6 +136,10 @@ def test_a_run_without_a_retain_model_is_drawn_too(results, tmp_path, monkeypatc
     seal(folder, kind="counterfactual", inputs=manifest("demo/npo")["inputs"])
     names = {one.name for one in write_figures([folder], tmp_path / "figures")}
     assert {"depth-counterfactual.png", "demo-npo-layers.png", "depth.tex"} <= names
+    (row,) = [one for one in assemble([folder]).rows if not one.is_anchor]
+    assert row.unread == "no model that never saw the facts was beside it (--retain)"
+    told = {column.id: column.command for column, _ in missing_of(assemble([folder]).rows)}
+    assert told["aligned"] == told["weakest"] == "patch --retain MODEL"
 
 
 def test_a_model_has_one_name_on_the_page_in_the_verdict_and_in_tables(

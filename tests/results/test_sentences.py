@@ -127,4 +127,5 @@ def test_a_judge_agrees_where_its_interval_says_so():
     assert labels_agreed(0.4, 100, 0.001) is None
     assert "other way round" in (labels_agreed(-0.9, 12, 0.001) or "")
     assert "3 scored" in (labels_agreed(0.9, 3, 1.0) or "")
-    assert labels_agreed(None, 50, None) is not None
+    assert "all one number" in (labels_agreed(None, 50, None) or "")
+    assert "3 scored" in (labels_agreed(None, 3, None) or "")

@@ -82,13 +82,13 @@ def lost(ends):
     }
 
 
-def said(source=0.05, full=1.0, retain=0.05, n=64):
-    return {"source": source, "full": full, "retain": retain, "n": n}
+def said(source=0.05, full=1.0, retain=0.05, n=64, n_groups=8):
+    return {"source": source, "full": full, "retain": retain, "n": n, "n_groups": n_groups}
 
 
 def told(source=0.0, full=1.0, retain=0.0, n=56, n_groups=8, **changes):
     """What it gives away when it is asked."""
-    return {**said(source, full, retain, n), "n_groups": n_groups} | changes
+    return said(source, full, retain, n, n_groups) | changes
 
 
 def summary(uds=0.97, *, half=0.03, n=64, **changes):

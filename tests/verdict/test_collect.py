@@ -273,7 +273,7 @@ def test_rows_of_few_authors_are_worth_few_in_exact_counts(tmp_path):
 
 def test_facts_are_counted_by_one_rule_whoever_counts_them(tmp_path):
     """12 of 56 against 1, of 8 authors: once begun, asked, and by an attack."""
-    twelve = {"source": 12 / 56, "full": 1.0, "retain": 1 / 56, "n": 56}
+    twelve = made.said(12 / 56, 1.0, 1 / 56, 56)
     content = made.summary(outputs=twelve, told=made.told(**twelve))
     worst_folder(tmp_path / "a", 12, expected=1, low=None, greedy=(12 / 56, 1.0, 1 / 56))
     views = [*made.evidence_of(content).views, *verdicts([tmp_path / "a"]).models[0].views]
@@ -282,7 +282,10 @@ def test_facts_are_counted_by_one_rule_whoever_counts_them(tmp_path):
     for name in ("said", "told", "asked", "worst_case"):
         assert chances[name] == pytest.approx(alike), name
     # of as many people they would be found
-    people, authors = (made.evidence_of(content | {"n_groups": n}).one("said") for n in (56, 8))
+    people, authors = (
+        made.evidence_of(content | {"outputs": twelve | {"n_groups": n}}).one("said")
+        for n in (56, 8)
+    )
     assert (people.finds, authors.finds) == (True, False)
 
 
@@ -378,11 +381,9 @@ def test_samples_that_all_say_the_facts_are_found(tmp_path):
 def test_two_attacks_on_a_model_that_was_not_patched_are_told(tmp_path):
     for name, share in {"a": 1.0, "b": 0.0}.items():
         place = sample_folder(tmp_path / name, (1.0, 64, share, 0.0, None, None))
-        made.seal(
-            place, "sample", ["summary.json"], source={"weights": "w"}, rows={"0": "Ada Moor"}
-        )
+        made.seal(place, "sample", ["summary.json"], source={"weights": "w"}, rows={"0": name})
     found = verdicts([tmp_path / "a", tmp_path / "b"])
-    assert len(found.models[0].judged) == 2
+    assert len(found.models[0].judged) == 2  # of other facts each
     first, *_ = sentences(found)
     assert first.startswith("x: says them when sampled: leak@64 1.00")
 

@@ -141,10 +141,20 @@ def test_a_depth_without_an_interval_yields_no_code():
         assert "3 authors; this describes these rows only" in found.sentence
 
 
+def test_what_it_says_counts_the_authors_that_were_asked_and_not_those_with_a_depth():
+    few = made.summary(n=6, n_groups=4)
+    views = [made.evidence_of(few).one(name) for name in ("said", "told", "uds")]
+    assert [(one.n_authors, one.rules_out) for one in views] == [(8, True), (8, True), (4, False)]
+    rows = [{"idx": idx, "group": idx % 8} for idx in range(64)]
+    older = few | {"outputs": made.said(n_groups=0)}  # of a version that did not write it
+    assert Evidence("x", *made.parts(older, rows)).one("said") == views[0]
+
+
 def test_counts_may_find_below_five_authors_and_rule_nothing_out():
     few = made.summary(n_groups=2) | {"ci95": None, "ci90": None, "aligned": {}, "weakest": None}
     assert made.verdict(few | {"outputs": made.said(source=0.9)}).code == "answers"
-    silent = made.evidence_of(few | {"outputs": made.said(source=0.05)}).one("said")
+    two = made.said(source=0.05, n_groups=2)
+    silent = made.evidence_of(few | {"outputs": two}).one("said")
     assert (silent.says, silent.reason) == ("cannot tell", "2 authors, wanted 5 to rule out")
 
 

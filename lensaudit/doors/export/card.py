@@ -57,9 +57,10 @@ def card(one: Exported) -> str:
     rows = [
         f"| {markdown_cell(r.title)} | {shown(r.found, 3)} | {r.found.n or '–'} | "
         f"{_WAYS[r.lower_is_better]} | "
-        f"{markdown_cell('; '.join(f'{k}: {v}' for k, v in r.more.items())) or '–'} |"
+        f"{markdown_cell('; '.join(f'{k}: {v}' for k, v in r.beside.items())) or '–'} |"
         for r in one.scored
     ]
+    also = [f"- {markdown_cell(f'{apart}: {word}')}" for apart, word in one.others.items()]
     lacking = [f"- {name}: {markdown_cell(why)}" for name, why in one.unscored.items()]
     return "\n".join(
         [
@@ -67,6 +68,7 @@ def card(one: Exported) -> str:
             "",
             markdown_cell(one.model.verdict.sentence),
             "",
+            *([*also, ""] if also else []),
             "| measure | value [95 % interval] | scored | better | beside |",
             "|---|---|---|---|---|",
             *rows,

@@ -4,13 +4,15 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
+from itertools import count
 from math import inf
+from pathlib import Path
 from typing import Any
 
 from lensaudit.report.beside import bits_beside
-from lensaudit.report.shelf import told_apart
+from lensaudit.report.shelf import lacking, told_apart
 from lensaudit.results.kinds.eval import EvaluationResult
 from lensaudit.results.kinds.patch import SCORES, PatchRun
 from lensaudit.results.kinds.table import Kind
@@ -20,6 +22,7 @@ from lensaudit.results.reading import brief, json_object, part
 from lensaudit.scores.estimate import Estimate
 from lensaudit.text import digest, printable, slug
 from lensaudit.verdict.collect import Model
+from lensaudit.verdict.decide import WORDS
 from lensaudit.verdict.views import View
 
 HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")
@@ -48,8 +51,12 @@ class Measure:
     def details(self) -> dict[str, str]:
         """All that a value does not say, as text."""
         counted = {} if self.found.n is None else {"n_scored": str(self.found.n)}
-        why = {"why": self.found.why} if self.found.why else {}
-        return {**counted, **why, **self.more}
+        return {**counted, **self.beside}
+
+    @property
+    def beside(self) -> dict[str, str]:
+        """The same without what is counted."""
+        return {**({"why": self.found.why} if self.found.why else {}), **self.more}
 
 
 @dataclass(frozen=True)
@@ -82,6 +89,8 @@ class Exported:
     readings: Sequence[Measure]
     facts: Sequence[ScoredFact]
     hashes: Mapping[str, str]
+    others: Mapping[str, str]
+    """Run whose word does not count -> its word."""
     versions: Mapping[str, str]
     finished: datetime
     """When the latest of its results was."""
@@ -104,8 +113,9 @@ class Exported:
 
     @property
     def said(self) -> dict[str, str]:
-        """The verdict, content hashes and readings without a value, as text."""
+        """The verdict and those of other runs, content hashes, what has no value, as text."""
         verdict = {"verdict": self.model.code, "verdict_sentence": self.model.verdict.sentence}
+        verdict |= {f"verdict {apart}": word for apart, word in self.others.items()}
         lacking = {f"unscored {name}": why for name, why in self.unscored.items()}
         said = {**verdict, **{f"hash {k}": v for k, v in self.hashes.items()}, **lacking}
         return {name: printable(text) for name, text in said.items()}
@@ -118,9 +128,10 @@ Files = Mapping[str, bytes]
 def exported(model: Model, located: Sequence[Found]) -> Exported:
     """All of a model, read by the readers that the page uses."""
     own = [one for one in located if one.path.parent in model.folders]
-    run = model.judged[0].run
+    run = model.run
     files = {place: place / MANIFEST for place in model.folders}
     made = {place: json_object(file) for place, file in files.items() if file.exists()}
+    called = _called([*made])
     # a log of another tool has no hash, and goes by its name
     hashes = {} if model.weights == model.source else {"weights": model.weights}
     for place, one in made.items():
@@ -130,7 +141,7 @@ def exported(model: Model, located: Sequence[Found]) -> Exported:
                 hashes.setdefault(role, str(known["weights"]))
             if role == "examples" and known.get("hash") is not None:
                 hashes.setdefault("rows", str(known["hash"]))
-        hashes[f"result {printable('/'.join(place.parts[-2:]))}"] = str(one.get("check"))
+        hashes[f"result {called[place]}"] = str(one.get("check"))
     times = [
         datetime.fromisoformat(str(one["finished"])) for one in made.values() if "finished" in one
     ]
@@ -151,9 +162,16 @@ def exported(model: Model, located: Sequence[Found]) -> Exported:
         readings,
         _facts(run, own),
         hashes,
+        {f"{apart} ({called[one.folder]})": WORDS[of.word][0] for one, apart, of in model.others},
         {key: str(value) for one in made.values() for key, value in part(one, "versions").items()},
         max(times, default=datetime.fromtimestamp(0).astimezone()),
     )
+
+
+def _called(folders: Sequence[Path]) -> dict[Path, str]:
+    """The last parts of each path: two of them, or as many as tell all of them apart."""
+    n = next(n for n in count(2) if len({one.parts[-n:] for one in folders}) == len(folders))
+    return {one: printable("/".join(one.parts[-n:])) for one in folders}
 
 
 def _digits(model: Model) -> str:
@@ -189,9 +207,11 @@ def _of_suite(run: EvaluationResult, name: str, where: str) -> Measure:
     undirected = entry.high_means is None or _TWO_SIDED.fullmatch(name)
     lower = None if undirected else (entry.high_means == "knows") != kept
     more = {"source": entry.source} if entry.source else {}
+    more |= {"says": str(says)} if (says := entry.betrayal.get("says")) else {}
     more |= {"n_unscored": str(entry.n_unscored)} if entry.n_unscored else {}
     called, title = (f"{name}@{where}", f"{name} ({where})") if where else (name, name)
-    return Measure(f"{run.suite}.{called}", title, entry, lower, more=more)
+    found = replace(entry, why=lacking(entry))
+    return Measure(f"{run.suite}.{called}", title, found, lower, more=more)
 
 
 def _facts(run: PatchRun | None, own: Sequence[Found]) -> list[ScoredFact]:

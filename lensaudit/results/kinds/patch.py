@@ -213,6 +213,8 @@ class Outputs:
     retain: Share | None = None
     """None: no retain model was named."""
     n: Whole
+    n_groups: Whole = 0
+    """Authors of these; 0 where another version wrote it."""
     per_author: Number | None = None
     """Facts of the author that a fact is of, in the mean; None where another version wrote it."""
 
