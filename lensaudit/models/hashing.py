@@ -40,7 +40,7 @@ _INERT_ADAPTER = (
     "peft_version",
 )
 """Keys of adapter_config.json that no merged weight depends on."""
-_TOKENIZER_FILES = (
+TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer.model",
     "vocab.json",
@@ -105,7 +105,7 @@ def tokenizer_hash(folder: Path) -> str:
     Raises:
         InputError: there is no tokenizer, or several, or its files are broken.
     """
-    main, *others = (folder / name for name in _TOKENIZER_FILES)
+    main, *others = (folder / name for name in TOKENIZER_FILES)
     tables = [
         (part.name, remembered(part, "tables", _tables_hash) if part == main else file_sha256(part))
         for part in (main, *others)

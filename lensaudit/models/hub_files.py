@@ -9,9 +9,10 @@ from huggingface_hub import constants
 from lensaudit.errors import InputError, LensAuditError
 from lensaudit.files import os_error
 from lensaudit.hub import reachable
+from lensaudit.models.hashing import TOKENIZER_FILES
 from lensaudit.models.registry import ModelSpec
 
-WANTED = ("*.safetensors", "*.json", "*.jinja", "tokenizer.model", "merges.txt", "vocab.txt")
+WANTED = ("*.safetensors", "*.json", "*.jinja", *TOKENIZER_FILES)
 
 UNWANTED = ("*/*", "consolidated*", "*.index.fp16.json")
 """Subfolders (other formats) and Mistral's second copy of its weights."""

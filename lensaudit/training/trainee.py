@@ -24,6 +24,7 @@ from lensaudit.models.adapter import CONFIG, WEIGHTS, peft_for, trained_on
 from lensaudit.models.causal import check_names, load_causal
 from lensaudit.models.checkpoint import Checkpoint, load_tokenizer, loading
 from lensaudit.models.device import resolve_device
+from lensaudit.models.hashing import TOKENIZER_FILES
 from lensaudit.models.memory import free_bytes
 from lensaudit.models.sizes import n_parameters
 from lensaudit.models.weight_files import INDEX, SINGLE, header_of
@@ -138,17 +139,11 @@ def save_adapter(wrapped: Any, start: Checkpoint, folder: Path, *, dtype: torch.
 
 
 MODEL_CONFIG = "config.json"
-TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "chat_template.jinja",
-    "tokenizer.model",
-    "vocab.json",
-    "merges.txt",
-    "generation_config.json",
+COPIED = (
+    *TOKENIZER_FILES,
+    *("tokenizer_config.json", "chat_template.jinja", "generation_config.json"),
 )
+"""Files of the start model that its successor has as they are."""
 
 
 def save_model(model: Any, folder: Path, *, dtype: torch.dtype) -> None:
@@ -183,7 +178,7 @@ def check_weights(model: Any) -> None:
 def copy_tokenizer(start: Path, folder: Path) -> None:
     """The start model's tokenizer, byte for byte: patching wants the same one in both."""
     with writing(folder):
-        for name in TOKENIZER_FILES:
+        for name in COPIED:
             if (start / name).exists():
                 shutil.copyfile(start / name, folder / name)
 
@@ -229,7 +224,7 @@ def seal_model(
 
 def _saved_in(folder: Path, beside: str) -> Iterator[Path]:
     """The files that a checkpoint or an adapter is saved as, and what is beside, there or not."""
-    names = (CONFIG, WEIGHTS, MODEL_CONFIG, SINGLE, INDEX, *TOKENIZER_FILES, beside)
+    names = (CONFIG, WEIGHTS, MODEL_CONFIG, SINGLE, INDEX, *COPIED, beside)
     yield from (folder / name for name in names)
     yield from folder.glob("model-[0-9]*-of-[0-9]*.safetensors")
 

@@ -3,18 +3,23 @@
 import json
 import shlex
 import shutil
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
 from support import llama_of, tiny_model_of
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from lensaudit.auditing import question
 from lensaudit.cli.main import run
 from lensaudit.errors import InputError
-from lensaudit.models.checkpoint import open_model
+from lensaudit.models.checkpoint import load_tokenizer, open_model
+from lensaudit.models.hashing import TOKENIZER_FILES
+from lensaudit.models.hub_files import WANTED
 from lensaudit.models.quantize import quantised
+from lensaudit.training.trainee import copy_tokenizer
 from tools.demo_family.tokenizer import train_tokenizer
 from tools.demo_family.world import make_world
 
@@ -79,6 +84,31 @@ def test_a_quantised_checkpoint_holds_the_rounded_weights_and_opens_by_its_folde
     record = json.loads((tmp_path / "q" / "manifest.json").read_text())["inputs"]
     assert record["weights"] == start.weights
     assert (record["method"], record["block"]) == (method, 64 if method == "nf4" else None)
+
+
+def test_a_tokenizer_that_is_a_list_of_words_is_copied_like_any_other(tmp_path):
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "where", "is", "it"]
+    start = tmp_path / "start"
+    start.mkdir()
+    (start / "vocab.txt").write_text("\n".join(words))
+    (start / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer"}')
+    llama_of(AutoTokenizer.from_pretrained(start)).save_pretrained(start)
+    assert (
+        run(["quantize", "--engine", "torch", "--source", str(start), "--out", str(tmp_path / "q")])
+        == 0
+    )
+    before, made = (open_model(str(one)) for one in (start, tmp_path / "q"))
+    assert made.tokenizer == before.tokenizer
+    assert load_tokenizer(made)("where is it").input_ids == [2, 5, 6, 7, 3]
+
+
+def test_all_that_a_tokenizer_is_told_by_is_fetched_noticed_and_copied(tmp_path):
+    (tmp_path / "made").mkdir()
+    for name in TOKENIZER_FILES:
+        (tmp_path / name).write_text(name)
+        assert all(any(fnmatch(name, one) for one in read) for read in (WANTED, question._READ))
+    copy_tokenizer(tmp_path, tmp_path / "made")
+    assert sorted(one.name for one in (tmp_path / "made").iterdir()) == sorted(TOKENIZER_FILES)
 
 
 def test_experts_stay_and_it_is_said_how_much_was_rounded(place, tmp_path, capsys):
