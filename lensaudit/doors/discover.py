@@ -1,6 +1,6 @@
 """What lies in a folder that a project file could name? Models by role, rows by their columns.
 
-Nothing is loaded: configurations, manifests and the first rows are read. A role is known from the
+Nothing is loaded: models are hashed, manifests and the first rows read. A role is known from the
 manifest of a run, else from the registry, else from the folder's name; what none of them says is
 left open, with its candidates.
 """
@@ -23,11 +23,15 @@ from lensaudit.data.tables import TABLES, table_rows
 from lensaudit.errors import InputError
 from lensaudit.files import check_plain, read_json
 from lensaudit.groups import GROUPS
-from lensaudit.models.registry import load_registry, resolve
+from lensaudit.models.checkpoint import open_checkpoint, place_of
+from lensaudit.models.likeness import check_same_shape
+from lensaudit.models.registry import ModelSpec, load_registry, resolve
 from lensaudit.project import ROWS, Project, annotated_beside
 from lensaudit.results.locate import folders_below
 from lensaudit.results.manifest import MANIFEST
 from lensaudit.results.reading import part
+from lensaudit.results.roles import ModelRole, check_roles
+from lensaudit.settings import several
 from lensaudit.text import printable
 
 DEPTH = 4
@@ -61,7 +65,6 @@ _TOO_LARGE = "too large to look into; `lensaudit annotate FILE` reads all of it"
 _WITHIN = re.compile(r'\s*\{\s*"[^"\\\[]*"\s*:\s*\[\s*\{')
 """An object that begins with a list of objects."""
 _GAP = re.compile(r"[ ,\r\n\t]*")
-_SHAPE = ("num_hidden_layers", "hidden_size", "vocab_size")
 
 
 @dataclass(frozen=True)
@@ -156,14 +159,19 @@ def check_project(project: Project) -> list[str]:
         InputError: a model or a file is not there, or cannot belong to the others.
     """
     registry = load_registry(project.registry)
-    named = [one for one in (project.full, *project.retain, *project.sources) if one]
-    folders = {one: spec.local for one in named if (spec := resolve(one, registry)).local}
-    configs = {one: read_json(place / "config.json") for one, place in folders.items()}
-    shapes = {one: tuple(map(config.get, _SHAPE)) for one, config in configs.items()}
-    if len(set(shapes.values())) > 1:
-        told = "; ".join(f"{one} {shape}" for one, shape in shapes.items())
-        raise InputError(f"{project.file}: models differ in {', '.join(_SHAPE)}: {told}")
-    lines = [f"models: {len(named)} found, {len(shapes)} of them folders"]
+    by_role: Mapping[ModelRole, Sequence[str]] = {
+        "full": several(project.full),
+        "retain": project.retain,
+        "source": project.sources,
+    }
+    named: list[tuple[ModelRole, ModelSpec]]
+    named = [(role, resolve(one, registry)) for role, some in by_role.items() for one in some]
+    here = [open_checkpoint(spec, allow_packed=True) for _, spec in named if spec.is_here]
+    if len(here) > 1:
+        check_same_shape(*here)
+    if project.full is not None:  # else a source may turn out to be it
+        check_roles([place_of(role, spec) for role, spec in named])
+    lines = [f"models: {len(named)} found, {len(here)} of them folders"]
     fields = Fields(project.question, project.answer, project.group)
     for key in ("forget", "retain_rows"):
         if (path := getattr(project, key)) is not None:

@@ -9,7 +9,7 @@ to its history and to every integration (transformers 5.23, `Trainer.log`).
 import logging
 import time
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,12 +28,14 @@ from lensaudit.ask.keywords import given_to
 from lensaudit.association.calls import WHO_HAS_WHAT
 from lensaudit.association.result import KnowResult
 from lensaudit.auditing.measuring import Steps, measure, who_has_what
-from lensaudit.auditing.question import asked_of_patch, own_data
+from lensaudit.auditing.question import asked_of_patch, own_data, splits_of
 from lensaudit.auditing.result import EvaluationResult, PatchResult
 from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.data.tofu import forget_set
 from lensaudit.errors import InputError, PartialError
-from lensaudit.models.checkpoint import open_checkpoint
+from lensaudit.models.checkpoint import Checkpoint, open_checkpoint
+from lensaudit.models.family import open_family
+from lensaudit.models.likeness import check_same_shape
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.results.manifest import MANIFEST, models_in
 from lensaudit.results.reading import json_object
@@ -348,14 +350,7 @@ class AuditCallback(TrainerCallback):
 
     def _kept(self, model: str, place: Path, name: str = "eval") -> EvaluationResult:
         """The probability of answers to rows to keep."""
-        data, forget = own_data(self.settings.data)
-        asked = EvaluateSettings(
-            **shared(self.settings, PatchGroups, retain=None, data=data),
-            forget=forget,
-            retain_set=self.settings.retain_set,
-            metrics=("retain_Q_A_Prob",),
-        )
-        steps = Steps(evaluations=[(model, asked, place / name)])
+        steps = Steps(evaluations=[(model, _asked_to_keep(self.settings), place / name)])
         return measure([model], steps, place, notice=notice).said[model]
 
 
@@ -396,11 +391,34 @@ def _checked(trainer: Trainer, settings: CallbackSettings) -> int:
     )
     if told := [what for wrong, what in problems if wrong]:
         raise InputError(f"AuditCallback: {told[0]}")
-    known = load_registry(settings.registry)
-    for name in (str(settings.full), *several(settings.retain)):
-        if name != NO_RETAIN_MODEL:
-            resolve(name, known)
+    retain, name = several(settings.retain), str(settings.full)
+    never = () if retain == (NO_RETAIN_MODEL,) else retain
+    full, _, controls = open_family((), name, never, settings.registry)
+    check_same_shape(full, *controls.values())
+    if not never:  # beside a retain model a map may carry streams of another size
+        check_same_shape(full, _in_training(trainer, full))
+    if _why_not_kept(settings) is None:
+        splits_of(name, _asked_to_keep(settings))
     return len(forget_set(str(settings.data), exclude=settings.exclude, limit=settings.limit))
+
+
+def _in_training(trainer: Trainer, full: Checkpoint) -> Checkpoint:
+    """The model that is trained as a checkpoint of it would be, with the tokenizer of `full`."""
+    model: Any = trainer.model
+    sizes, spec = model.config.get_text_config(), replace(full.spec, name="the trainer's model")
+    depth, width = sizes.num_hidden_layers, sizes.hidden_size
+    return replace(full, spec=spec, n_layers=depth, d_model=width, d_vocab=sizes.vocab_size)
+
+
+def _asked_to_keep(settings: CallbackSettings) -> EvaluateSettings:
+    """What a model is asked about rows to keep."""
+    data, forget = own_data(settings.data)
+    return EvaluateSettings(
+        **shared(settings, PatchGroups, retain=None, data=data),
+        forget=forget,
+        retain_set=settings.retain_set,
+        metrics=("retain_Q_A_Prob",),
+    )
 
 
 def _why_not_kept(settings: CallbackSettings) -> str | None:

@@ -34,6 +34,7 @@ from lensaudit.models.registry import published
 from lensaudit.results.integrity import check_result
 from lensaudit.results.kinds.eval import log_in
 from lensaudit.results.kinds.patch import rows_hash
+from lensaudit.results.locate import NO_RESULTS, Found, folders_below, locate
 from lensaudit.results.manifest import MANIFEST, model_in
 from lensaudit.results.planned import PLAN, RESULT, TO_DO, UNITS
 from lensaudit.results.reading import Number, checked_as, json_object, part
@@ -432,27 +433,43 @@ def _file(path: Path, attack: str | None) -> Values:
 
 
 def _folder(folder: Path, attack: str | None) -> list[Values]:
-    """What a folder holds by itself, else what its sub-folders do; of a sweep one side's units."""
-    if (folder / PLAN).is_file():
-        said = {one.parent: part(read_json(one)) for one in folder.glob(f"{UNITS}/*/{RESULT}")}
-        by_name = sorted(said, key=lambda unit: (str(said[unit].get("target")), unit))
-        own = (one for one in by_name if said[one].get("variant") == VARIANTS.get(attack, "base"))
-        return [table for unit in own for table in _folder(unit, attack)]
-    log, summary = folder / LOG, folder / SUMMARY
-    if log.is_file():
-        return [_file(log, attack)]
-    # other commands write a summary.json as well, without a value of a metric
-    if summary.is_file() and "source" in part(read_json(summary)):
-        return [_file(summary, attack)]
-    waiting = [folder / TO_DO] if (folder / TO_DO).is_file() else []
-    found = [Values(to_do=checked_as(dict[str, str], read_json(one), one)) for one in waiting]
-    for epoch in EPOCHS:
-        found += _epoch(folder / epoch, epoch)
-    found = found or _epoch(folder, folder.name if folder.name in EPOCHS else None)
-    for child in sorted(folder.iterdir()):
-        if child.is_dir() and child.name not in (*EPOCHS, *_NUMBERS):
-            found += _folder(child, attack)
+    """Values of the results in a folder, of a sweep one side's units; and of the layout of UDS."""
+    found, sweeps = list[Values](), list[Path]()
+    skipped = (*NO_RESULTS, *EPOCHS, *_NUMBERS)
+    for place, names in folders_below(folder, closed_by=PLAN, skipped=skipped, links=True):
+        if PLAN in names:
+            sweeps.append(place)
+            continue
+        waiting = [place / TO_DO] if TO_DO in names else []
+        found += [Values(to_do=checked_as(dict[str, str], read_json(one), one)) for one in waiting]
+        own = {place: place.name if place.name in EPOCHS else None}
+        for layout, epoch in {**{place / one: one for one in EPOCHS}, **own}.items():
+            found += _epoch(layout, epoch)
+    ours = locate([unit for sweep in sweeps for unit in _units(sweep, attack)])[0]
+    ours += [one for one in locate([folder])[0] if not {*sweeps}.intersection(one.path.parents)]
+    read = set[Path]()
+    for one in filter(_has_values, ours):
+        place = one.path.parent
+        # below an evaluation lies that of the retain model which it was compared with
+        if read.isdisjoint((place, *place.parents)):
+            found.append(_file(one.path, attack))
+            read.add(place)
     return found
+
+
+def _units(sweep: Path, attack: str | None) -> list[Path]:
+    """Finished units of one side, by the models' names."""
+    said = {one.parent: part(read_json(one)) for one in sweep.glob(f"{UNITS}/*/{RESULT}")}
+    by_name = sorted(said, key=lambda unit: (str(said[unit].get("target")), unit))
+    return [one for one in by_name if said[one].get("variant") == VARIANTS.get(attack, "base")]
+
+
+def _has_values(found: Found) -> bool:
+    """Whether a result has values of metrics: files of UDS have the names of ours."""
+    if found.path.name == LOG:
+        return True
+    is_depth = found.kind in ("patch", "counterfactual") and found.path.name == SUMMARY
+    return is_depth and "source" in part(read_json(found.path))
 
 
 def read_log(

@@ -12,6 +12,7 @@ import click
 import pytest
 from support import EMBEDDED
 from support.hostile import commands
+from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
 from lensaudit.cli.main import cli, run
 from lensaudit.data.tofu import forget_set
@@ -153,6 +154,26 @@ def test_what_files_do_not_tell_is_a_comment(tmp_path, monkeypatch, capsys):
     assert "# full = …" in text
     assert run(["init"]) == 2
     assert "--force" in capsys.readouterr().err
+
+
+def test_models_that_do_not_belong_together_are_told_by_init(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    rows(tmp_path, "forget.jsonl", forget_set("demo")[:3])
+    tokenizer = AutoTokenizer.from_pretrained(EMBEDDED / "full")
+    for name, width in (("full", 32), ("npo", 64)):
+        sizes = {"n_layer": 1, "n_head": 2, "bos_token_id": 0, "eos_token_id": 0}
+        config = GPT2Config(vocab_size=len(tokenizer), n_embd=width, **sizes)
+        GPT2LMHeadModel(config).save_pretrained(tmp_path / name)
+        tokenizer.save_pretrained(tmp_path / name)
+    assert run(["init"]) == 4
+    assert "different shape: ./npo: width 64, but ./full has 32" in capsys.readouterr().err
+    shutil.rmtree(tmp_path / "npo")
+    shutil.copytree(tmp_path / "full", tmp_path / "npo")
+    assert run(["init", "--force"]) == 4
+    said = capsys.readouterr()
+    assert "source ./npo" in said.err
+    assert "have the same weights" in said.err
+    assert "next:" not in said.out
 
 
 def test_what_an_adapter_says_of_its_base_writes_no_line(tmp_path, monkeypatch, capsys):

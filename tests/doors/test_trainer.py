@@ -13,6 +13,8 @@ from support.tolerance import NATS
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
+    LlamaConfig,
+    LlamaForCausalLM,
     Trainer,
     TrainerCallback,
     TrainerControl,
@@ -448,6 +450,8 @@ WRONG = [
         {"metric_for_best_model": "loss"},
         "keep_best beside metric_for_best_model='loss'",
     ),
+    ({"retain": "demo/full"}, {}, "full demo/full and retain demo/full have the same weights"),
+    ({"retain_set": "nowhere.jsonl"}, {}, "nowhere.jsonl: no such file"),
 ]
 
 
@@ -457,6 +461,23 @@ def test_what_is_wrong_is_told_before_training(tokenizer, tmp_path, settings, ar
     with pytest.raises(InputError, match=told) as found:
         AuditCallback(trainer, **ASKED | settings)
     assert len(str(found.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("retain", ["none", "demo/retain"])
+def test_models_of_another_shape_are_told_before_training(tokenizer, tmp_path, retain):
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+    )
+    LlamaForCausalLM(config).save_pretrained(tmp_path / "full")
+    tokenizer.save_pretrained(tmp_path / "full")
+    with pytest.raises(InputError, match=r"of different shape: .*: width 64, but .*full has 32"):
+        AuditCallback(
+            made(tokenizer, tmp_path), **ASKED | {"full": tmp_path / "full", "retain": retain}
+        )
 
 
 def test_a_trainer_without_a_tokenizer_and_an_unknown_keyword_are_refused(tokenizer, tmp_path):

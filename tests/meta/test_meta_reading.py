@@ -118,6 +118,36 @@ def test_an_evaluation_and_a_patch_run_of_one_model_join_and_may_not_disagree(tm
         read_values([tmp_path / "nowhere"])
 
 
+def test_what_a_result_is_made_of_is_no_result_of_a_model(tmp_path):
+    def log(place, name, value):
+        put(tmp_path / place / "TOFU_EVAL.json", {"extraction_strength": {"agg_value": value}})
+        put(tmp_path / place / "manifest.json", {"inputs": {"model": {"name": name}}})
+
+    log("npo", "demo/npo", 0.2)
+    log("npo/retain", "demo/retain", 0.1)  # that it was compared with
+    put(tmp_path / "relearned" / "audit.json", {})
+    log("relearned/before/demo-npo", "demo/npo", 0.3)  # of other rows
+    log("relearned/after/demo-npo", "relearned/attacked/npo", 0.9)
+    log(".trash/demo-npo", "demo/npo", 0.4)
+    assert read_values([tmp_path]).rows == {"demo/npo": {"es": 0.2}}
+    with pytest.raises(InputError, match="holds no results"):
+        read_values([tmp_path / "relearned"])
+    parts = read_values([tmp_path / "relearned" / "before", tmp_path / "npo" / "retain"])
+    assert parts.rows == {"demo/npo": {"es": 0.3}, "demo/retain": {"es": 0.1}}  # named by a person
+
+
+def test_a_sweep_has_the_units_of_the_side_that_is_asked(tmp_path):
+    for unit, variant, value in (("a", "base", 0.2), ("b", "nf4", 0.3)):
+        place = tmp_path / "out" / "sweep" / "units" / unit
+        put(place / "result.json", {"target": "demo/npo", "variant": variant})
+        put(place / "eval" / "TOFU_EVAL.json", {"extraction_strength": {"agg_value": value}})
+        put(place / "eval" / "manifest.json", {"inputs": {"model": {"name": "demo/npo"}}})
+    put(tmp_path / "out" / "sweep" / "plan.json", {})
+    for attack, value in ((None, 0.2), ("quantize", 0.3)):
+        for place in (tmp_path, tmp_path / "out" / "sweep"):
+            assert read_values([place], attack=attack).rows == {"demo/npo": {"es": value}}
+
+
 @pytest.mark.parametrize("other", ["v", "w", None])
 def test_two_models_of_one_name_are_never_one_row(tmp_path, other):
     for folder, metric, weights in (("a", "uds", "w"), ("b", "extraction_strength", other)):
