@@ -69,7 +69,7 @@ def utf8(json_text: str) -> bytes:
     return json_text.encode("utf-8", "backslashreplace")
 
 
-def slug(name: str, limit: int = 40) -> str:
+def slug(name: str, limit: int = 40, *, letters: str = "A-Za-z0-9") -> str:
     """A name as a file name: no separators, no leading dot or dash, at most `limit` characters.
 
     Cosmetic only; identity is carried by hashes.
@@ -77,7 +77,7 @@ def slug(name: str, limit: int = 40) -> str:
     >>> slug("../models/idk nll"), slug("-rf"), slug("…")
     ('models-idk-nll', 'rf', 'model')
     """
-    text = re.sub(r"[^A-Za-z0-9._-]+", "-", unicodedata.normalize("NFKC", name)).lower()
+    text = re.sub(rf"[^{letters}._-]+", "-", unicodedata.normalize("NFKC", name)).lower()
     text = re.sub(r"\.{2,}", "-", text)
     return text.strip(".-_")[:limit].strip(".-_") or "model"
 

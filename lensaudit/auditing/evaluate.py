@@ -208,7 +208,7 @@ def open_in(
         InputError: a name, a file, a setting or the folder is wrong.
     """
     if folder is not None:  # one of another command is refused before anything is opened
-        check_free(folder, COMMAND)
+        check_free(folder, COMMAND, (log_name(settings.suite), "results.jsonl"))
     opened = settings if rated else replace(settings, classifier=None)
     passes = open_evaluation(model, opened, notice=notice)
     return placed_in(model, settings, folder, passes, placed)

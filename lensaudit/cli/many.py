@@ -251,10 +251,10 @@ def plan_command(settings: PlanSettings, as_json: bool, dry_run: bool) -> None:
 def run_command(folder: Path, settings: RunSettings, as_json: bool, dry_run: bool) -> None:
     """Do what is left of a sweep. Run it again after an interruption, or beside another run."""
     planned = library.sweep_plan.read_plan(folder)
+    engine = library.sweep_engines.engine_of(settings, planned, report=notice)
     if dry_run:
         print_plan(planned, as_json=as_json)
         return
-    engine = library.sweep_engines.engine_of(settings, planned, report=notice)
     try:
         library.sweep_run.run_sweep(folder, engine, settings, notice)
     finally:  # whatever the end is

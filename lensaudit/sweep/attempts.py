@@ -330,8 +330,11 @@ def _take(path: Path, nonce: str) -> bool:
             if holder(path) is not None:
                 return False
             path.unlink(missing_ok=True)
-            with path.open("x") as stream:
-                json.dump({"process": process_name(), "nonce": nonce}, stream)
+            with contextlib.ExitStack() as torn:  # a full disk leaves no claim of nobody
+                with path.open("x") as stream:
+                    torn.callback(path.unlink, missing_ok=True)
+                    json.dump({"process": process_name(), "nonce": nonce}, stream)
+                torn.pop_all()
     except (FileExistsError, Timeout):
         return False
     except OSError as error:

@@ -45,9 +45,9 @@ from lensaudit.sweep.attempts import (
     strangers,
     why_missing,
 )
-from lensaudit.sweep.plan import Sweep, Unit
+from lensaudit.sweep.plan import Sweep, Unit, file_name
 from lensaudit.sweep.values import Values, results_in, values_of
-from lensaudit.text import digest, slug
+from lensaudit.text import digest
 from lensaudit.turns import in_turn
 from lensaudit.verdict.collect import Verdicts, keeps_document, kept
 from lensaudit.verdict.decide import Verdict
@@ -71,6 +71,7 @@ COLUMNS = (
     "dtype",
     "device",
     "unit",
+    "path",
 )
 COMMAND = "sweep collect"
 VERDICTS = "verdicts.json"
@@ -228,7 +229,7 @@ def _write(
     missing: Mapping[str, str],
     folder: Path,
 ) -> None:
-    rows = [row for unit in done for row in table_rows(unit, done[unit], values[unit])]
+    rows = [row for unit in done for row in table_rows(sweep, unit, done[unit], values[unit])]
     counted = summary(sweep, states, rows, missing) | {"keeps": keeps(sweep, values)}
     for name in _AT_THE_TOP:
         (folder / name).unlink(missing_ok=True)
@@ -287,8 +288,8 @@ def keeps(sweep: Sweep, measured: Measured) -> dict[str, Any]:
 def judged(homes: Mapping[Unit, Path], words: Words) -> list[dict[str, Any]]:
     """Verdicts of the models of a collection, in the order of their folders."""
     return [
-        {"variant": unit.variant, "model": home.name} | asdict(word)
-        for unit, home in sorted(homes.items(), key=lambda one: one[1])
+        {"variant": unit.variant, "model": unit.target} | asdict(word)
+        for unit, _ in sorted(homes.items(), key=lambda one: one[1])
         for word in words[unit]
     ]
 
@@ -302,10 +303,13 @@ def _words_of(results: Sequence[Found], nulls: Calibration) -> list[Verdict]:
     return [model.verdict for model in found.models if model.measured]
 
 
-def table_rows(unit: Unit, result: Mapping[str, Any], values: Values) -> Iterator[TableRow]:
+def table_rows(
+    sweep: Sweep, unit: Unit, result: Mapping[str, Any], values: Values
+) -> Iterator[TableRow]:
     """One row per metric of a unit, in the order of `COLUMNS`."""
     of_unit = {key: result.get(key) for key in ("role", "method", "weights", "dtype", "device")}
     of_unit |= {"model": unit.target, "variant": unit.variant, "unit": unit.id}
+    of_unit |= {"path": sweep.by_name[unit.target].path}
     for metric, value in values.items():
         row = {**of_unit, **value.columns, "metric": metric}
         yield {column: row[column] for column in COLUMNS}
@@ -346,8 +350,8 @@ def _places(sweep: Sweep, done: Iterable[Unit], folder: Path) -> dict[Path, Path
 
 def _homes(sweep: Sweep, done: Iterable[Unit], folder: Path) -> dict[Unit, Path]:
     """Unit -> the folder in which its parts are collected."""
-    names = Counter(slug(target.name) for target in sweep.targets)
-    called = {unit: slug(unit.target) for unit in done}
+    called = {unit: file_name(unit.target, 180) for unit in done}
+    names = Counter(file_name(target.name, 180) for target in sweep.targets)
     return {
         unit: folder / unit.variant / (name if names[name] == 1 else f"{name}-{unit.id[:8]}")
         for unit, name in called.items()

@@ -46,13 +46,6 @@ from lensaudit.sweep.upkeep import duration
 
 _PACKAGES = {"ray": ("ray", "ray"), "slurm": ("submitit", "slurm")}
 """Engine -> its package, and the extra that installs it."""
-_TAKES = {
-    "serial": (),
-    "pool": ("workers", "gpus", "per-gpu"),
-    "ray": ("workers", "address", "per-gpu"),
-    "slurm": ("workers", "slurm", "cluster"),
-}
-"""Engine -> the options that mean something to it."""
 CORES_PER_WORKER = 4
 GPU_PART = 0.95
 """Of a GPU that the workers on it share; the rest is the driver's."""
@@ -70,16 +63,6 @@ def engine_of(settings: RunSettings, sweep: Sweep, *, report: Report) -> Engine:
         InputError: it is not installed, or has not what is asked for.
     """
     name = settings.engine
-    options = ("workers", "gpus", "per_gpu", "address", "slurm", "cluster")
-    changed = [one for one in options if getattr(settings, one) != getattr(RunSettings, one)]
-    # refused is what the engine would not look at
-    for option in (one.replace("_", "-") for one in changed):
-        if option not in _TAKES[name]:
-            engines = [engine for engine, takes in _TAKES.items() if option in takes]
-            raise InputError(
-                f"--{option} means nothing to --engine {name}; leave it out, or take --engine "
-                f"{' or '.join(engines)}"
-            )
     if name in _PACKAGES:
         package, extra = _PACKAGES[name]
         called = f"--engine {name}: the package {package}, which --engine pool does without,"

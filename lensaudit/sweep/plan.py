@@ -45,6 +45,8 @@ _UNSAID |= {"patch": True, "relearn_lr": None, "keep": False, "activations": Non
 """Conditions that a plan does not name where they have these values."""
 _OF_NO_NUMBER = ("memory", "keep", "activations")
 """Conditions that decide none."""
+_STEPS = ("checkpoint", "step", "epoch")
+"""So begin the folders of a training run, whose own names do not tell two runs apart."""
 _ID = re.compile(r"[0-9a-f]{32}")
 
 
@@ -73,6 +75,12 @@ class Target:
     """Content hash with that of the chat template, as `weights`."""
     tokenization: str | None = None
     """Hash of what the tokenizer does: its files may be saved otherwise after the plan was made."""
+
+    @property
+    def path(self) -> str:
+        """Where it is: a folder, or a repository and its revision; and the adapter on it."""
+        place = f"{self.repo}@{self.revision}" if self.revision else self.repo
+        return f"{place}+{self.adapter}" if self.adapter else place
 
     @property
     def identity(self) -> list[str | None]:
@@ -348,15 +356,23 @@ def planned_or_why(spec: ModelSpec) -> tuple[Target, str]:
 def _name_of(spec: ModelSpec) -> str:
     """A name that a registry file accepts and a reader knows."""
     plain = spec.name if spec.name.startswith(DEMO) else spec.alias_of or spec.name
-    if spec.name.startswith(DEMO) or (
-        slug(plain) == plain.lower() and not set("/@+~\\") & set(plain)
-    ):
+    if spec.name.startswith(DEMO) or file_name(plain) == plain.lower():
         return plain
     if spec.local is None or spec.adapter is not None:
-        return slug(plain[-40:])
+        return file_name(plain)
     # of a folder its own name says enough, of `checkpoint-500` the run's name is wanted too
     parts = Path(plain).parts
-    return slug("-".join(parts[-2:] if parts[-1].startswith("checkpoint") else parts[-1:]))
+    return file_name("-".join(parts[-2:] if parts[-1].startswith(_STEPS) else parts[-1:]))
+
+
+def file_name(text: str, most_bytes: int = 120) -> str:
+    """A name as a file name, in any alphabet; of a long one the end, with method, rate and step.
+
+    >>> file_name("runs/模型甲"), file_name("grad_ascent/NPO_lr1e-05", 12)
+    ('runs-模型甲', 'npo_lr1e-05')
+    """
+    whole = slug(text, len(text) * 4, letters=r"\w").encode()
+    return whole[-most_bytes:].decode(errors="ignore").lstrip(".-_")
 
 
 def has_plan(sweep: Sweep) -> bool:

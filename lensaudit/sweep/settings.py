@@ -89,6 +89,14 @@ class PlanSettings(Machine, NeutralRows, Questions, Anchors):
 class RunSettings:
     """How a sweep runs; nothing here decides a number."""
 
+    needs: ClassVar = {
+        "workers": (Needs("engine", one_of=("pool", "ray", "slurm")),),
+        "gpus": (Needs("engine", one_of=("pool",)),),
+        "per_gpu": (Needs("engine", one_of=("pool", "ray")),),
+        "address": (Needs("engine", one_of=("ray",)),),
+        **dict.fromkeys(("slurm", "cluster"), (Needs("engine", one_of=("slurm",)),)),
+    }
+
     engine: Annotated[
         Literal["serial", "pool", "ray", "slurm"],
         Option(

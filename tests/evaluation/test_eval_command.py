@@ -217,3 +217,10 @@ def test_a_reference_with_other_tokens_is_refused(tmp_path, monkeypatch, capsys)
     assert "its tokenizer has other tokens than that of" in capsys.readouterr().err
     assert run([*asked.split(), "--reference", str(EMBEDDED / "retain")]) == 0
     assert counted == []
+
+
+def test_a_file_of_nobodys_is_refused_by_the_plan_too(tmp_path, capsys):
+    (tmp_path / "results.jsonl").write_text('{"a": 1}\n')
+    asked = "eval --model demo/npo --limit 2 --metric forget_Q_A_Prob --dry-run --out"
+    assert run([*asked.split(), str(tmp_path)]) == 2
+    assert "results.jsonl: was written by an unknown program" in capsys.readouterr().err

@@ -272,9 +272,7 @@ def test_on_plain_own_rows_whoever_asks_finds_one_depth_and_one_word(plain_rows,
     swept = results(tmp_path / "swept")
     units = tmp_path / "swept" / "units"
     told = json.loads((tmp_path / "swept" / "results" / "verdicts.json").read_text())
-    assert {one["model"]: one["code"] for one in told} == {
-        name.replace("/", "-"): code for name, code in MODELS.items()
-    }
+    assert {one["model"]: one["code"] for one in told} == MODELS
     cache = {"activations": "swept/activations"}
     rows = {"data": "forget.json", "retain_set": "retain.json"}
     anchors = {"full": "demo/full", "retain": "demo/retain"}

@@ -19,10 +19,11 @@ from support.sweep_helpers import VALUE, plan_of, publish_values, toy_sweep
 from lensaudit.cli.main import run
 from lensaudit.evaluation.log import write_log
 from lensaudit.files import make_folder, write_csv
+from lensaudit.models.registry import ModelSpec
 from lensaudit.results import locate
 from lensaudit.results.manifest import manifest
 from lensaudit.sweep.collect import COLUMNS, collect
-from lensaudit.sweep.plan import write_plan
+from lensaudit.sweep.plan import read_plan, target_of, write_plan
 from lensaudit.sweep.unit import run_unit
 from lensaudit.turns import in_turn
 
@@ -182,6 +183,35 @@ def test_a_collection_reads_each_record_once(tmp_path, monkeypatch):
     assert [one["model"] for one in words] == ["full", "m0", "m1", "m2", "retain"]
 
 
+LONG = "runs/unlearn_tofu_Llama-3.2-1B-Instruct_forget10_{}_beta0.1_alpha1/checkpoint-{}"
+CUT = "unlearn_tofu_llama-3.2-1b-instruct_forge"
+"""What an earlier version called such folders: the second one, `CUT` and eight digits more."""
+
+
+def test_a_model_has_one_name_in_table_verdicts_and_folders(tmp_path):
+    folders = [LONG.format("NPO_lr1e-05", 125), LONG.format("NPO_lr1e-05", 250)]
+    folders += [LONG.format("SimNPO_lr2e-05", 125), "runs/模型甲", "runs/模型乙", "runs/Cut/b"]
+    specs = [ModelSpec(one, one, None, "unlearned", None, local=Path(one)) for one in folders]
+    chosen = [replace(target_of(one, None), adapter="lora") for one in specs]
+    chosen += [replace(chosen[0], repo=end, name=f"{CUT}{end}") for end in ("", "-99ea49f1")]
+    sweep = plan_of(chosen, root=tmp_path)
+    write_plan(sweep)
+    for unit in sweep.units:
+        publish_values(sweep, unit, 0, {"toy": VALUE})
+        made.save_run(sweep.unit(unit.id) / "patch", made.summary(source=unit.target))
+    out = collect(read_plan(tmp_path))
+    rows = [*csv.DictReader((out / "table.csv").open())]
+    names = {one.name for one in sweep.targets}
+    assert {one["model"] for one in rows} == names
+    assert {*names} == {path.name for path in (out / "base").iterdir() if path.is_dir()}
+    assert {one["model"] for one in json.loads((out / "verdicts.json").read_text())} == names
+    assert {one["path"] for one in rows} >= {f"{folder}+lora" for folder in folders}
+    assert all(
+        any(name.endswith(f"{end}_beta0.1_alpha1-checkpoint-125") for name in names)
+        for end in ("_npo_lr1e-05", "_simnpo_lr2e-05")
+    )
+
+
 def test_a_disk_that_is_full_while_files_are_copied_is_one_line(tmp_path, monkeypatch, capsys):
     def refused(number):
         def raises(*_, **__):
@@ -252,7 +282,7 @@ def test_the_columns_are_these_in_this_order_in_every_form(tmp_path):
     out = collected(tmp_path, m1={"value": 0.25, "low": 0.125, "high": 0.375})
     header, *rows = csv.reader((out / "table.csv").open())
     of_value = "metric family high_means value low high n_scored n_unscored reason"
-    assert header == f"model role method variant {of_value} weights dtype device unit".split()
+    assert header == f"model role method variant {of_value} weights dtype device unit path".split()
     assert tuple(header) == COLUMNS
     (row,) = [one for one in rows if one[0] == "m1"]
     wanted = "m1,unlearned,,base,toy,toy,knows,0.25,0.125,0.375,1,0,"

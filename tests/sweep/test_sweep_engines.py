@@ -190,8 +190,8 @@ def test_a_pool_has_a_worker_on_each_gpu_and_on_no_other(
 def test_an_engine_that_is_not_installed_is_named_with_its_extra(tmp_path, monkeypatch, capsys):
     toy_sweep(tmp_path)
     without(monkeypatch, "ray", "submitit")
-    for engine in ("ray", "slurm"):
-        assert command("sweep", "run", tmp_path, "--engine", engine) == 2
+    for engine, plan in (("ray", ()), ("slurm", ()), ("slurm", ("--dry-run",))):
+        assert command("sweep", "run", tmp_path, "--engine", engine, *plan) == 2
         assert f"pip install 'lensaudit[{engine}]'" in capsys.readouterr().err
 
 
@@ -219,10 +219,14 @@ def test_a_plan_for_cuda_and_workers_on_gpus_are_refused_where_there_is_none(tmp
 )
 def test_an_option_of_another_engine_is_refused(tmp_path, capsys, engine, option, wanted):
     toy_sweep(tmp_path)
-    assert command("sweep", "run", tmp_path, "--engine", engine, *option) == 2
-    said = capsys.readouterr().err
-    assert f"{option[0]} means nothing to --engine {engine}" in said
-    assert f"take --engine {wanted}\n" in said
+    for plan in ((), ("--dry-run",)):
+        assert command("sweep", "run", tmp_path, "--engine", engine, *option, *plan) == 2
+        said = capsys.readouterr()
+        assert (
+            said.err
+            == f"lensaudit: {option[0]}: needs --engine {wanted} (here {engine}); leave it out\n"
+        )
+        assert said.out == ""
 
 
 @pytest.mark.parametrize(("device", "share"), [("cpu", 0), ("auto", 0.5), ("cuda", 0.5)])

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import resource
 import subprocess
 import sys
 import time
@@ -24,7 +25,7 @@ from support.sweep_helpers import (
     toy_sweep,
 )
 
-from lensaudit.errors import InputError, PartialError, TryAgainError, WorkError
+from lensaudit.errors import InputError, LensAuditError, PartialError, TryAgainError, WorkError
 from lensaudit.files import make_folder
 from lensaudit.partials import process_name
 from lensaudit.sweep import attempts
@@ -304,6 +305,20 @@ def test_a_disk_without_locks_has_claims(tmp_path, monkeypatch):
     with claimed(path) as mine, claimed(path) as second:
         assert (mine, second, holder(path)) == (True, False, process_name())
     assert Weights(sweep).used_bytes() == 0
+
+
+def test_a_claim_that_does_not_fit_on_the_disk_is_nobodys(tmp_path):
+    path = tmp_path / "claims" / "u.json"
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))  # files are made, and stay empty
+    try:
+        with pytest.raises(LensAuditError), claimed(path):
+            pass
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert not path.exists()
+    with claimed(path) as mine:
+        assert mine
 
 
 def claim_of(path, process):

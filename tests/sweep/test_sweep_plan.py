@@ -11,7 +11,7 @@ from support.sweep_helpers import SMALL, command, plan_of, planned
 
 from lensaudit.data.embedded import embedded_rows
 from lensaudit.errors import InputError
-from lensaudit.files import make_folder
+from lensaudit.files import make_folder, write_json
 from lensaudit.models.registry import ModelSpec, load_registry
 from lensaudit.sweep.plan import (
     Target,
@@ -173,6 +173,9 @@ def test_a_folder_that_was_renamed_stays_finished_under_its_name(tmp_path):
         write_plan(plan_of(own(("npo", "new"), ("idk", "b")), root=tmp_path))
 
 
+RUN = "unlearn_tofu_Llama-3.2-1B-Instruct_forget10_NPO_lr1e-05_beta0.1_alpha1"
+
+
 @pytest.mark.parametrize(
     ("name", "local", "wanted"),
     [
@@ -180,11 +183,22 @@ def test_a_folder_that_was_renamed_stays_finished_under_its_name(tmp_path):
         ("npo_lr5e5_b05_a1_ep10", None, "npo_lr5e5_b05_a1_ep10"),
         ("open-unlearning/some_Model@v2", None, "open-unlearning-some_model-v2"),
         ("/long/way/to/runs/a/checkpoint-500", "x", "a-checkpoint-500"),
+        ("/long/way/to/runs/a/step_500", "x", "a-step_500"),
+        ("modelle/模型甲", "x", "模型甲"),
+        ("modelle/Cafe\u0301", "x", "café"),
+        (f"runs/{RUN}/checkpoint-125", "x", f"{RUN.lower()}-checkpoint-125"),
+        (f"open-unlearning/{RUN}", None, f"open-unlearning-{RUN.lower()}"),
+        (f"runs/{'x' * 200}_NPO_lr1e-05", "x", f"{'x' * 108}_npo_lr1e-05"),
+        (f"runs/{'模' * 50}甲", "x", f"{'模' * 39}甲"),
     ],
 )
-def test_names_in_tables_are_usable_in_a_registry_file(name, local, wanted):
+def test_names_in_tables_are_usable_in_a_registry_file(name, local, wanted, tmp_path):
     spec = ModelSpec(name, "r", None, "unlearned", None, local=local and Path(local))
-    assert target_of(spec, None).name == wanted
+    found = target_of(spec, None).name
+    assert found == wanted
+    assert len(found.encode()) <= 120
+    write_json(tmp_path / "names.json", {found: "a/b"})
+    assert load_registry(tmp_path / "names.json")[found].name == found
 
 
 def test_a_plan_is_written_once_and_read_back(tmp_path, capsys):

@@ -42,7 +42,7 @@ def test_swept_and_relearned_models(swept, tmp_path):
     words = agreed(tmp_path, swept)
     told = json.loads((swept / "verdicts.json").read_text())
     assert {one["variant"] for one in told} == {"base", "relearn-1ep"}
-    codes = {f"{one['model'].replace('-', '/', 1)} · {one['variant']}": one["code"] for one in told}
+    codes = {f"{one['model']} · {one['variant']}": one["code"] for one in told}
     assert {label: WORDS[code][0] for label, code in codes.items()} == words
     assert words_of(exported(tmp_path / "eee", swept)) == sorted(words.values())
     assert codes["demo/masked_readout · base"] == "hidden"
@@ -89,6 +89,6 @@ def test_a_model_that_is_watched(tmp_path, monkeypatch, swept):
     words = agreed(tmp_path, tmp_path / "watched" / "units")
     assert words_of(exported(tmp_path / "eee", tmp_path / "watched" / "units")) == [*words.values()]
     told = json.loads((swept / "verdicts.json").read_text())
-    named = ("demo-masked_readout", "base")
+    named = ("demo/masked_readout", "base")
     (same,) = [one for one in told if (one["model"], one["variant"]) == named]
     assert words_of([same["code"]]) == [*words.values()]
