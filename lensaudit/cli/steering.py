@@ -83,7 +83,7 @@ def steer_cross(settings: CrossSettings, as_json: bool, dry_run: bool) -> None:
     """Steer each trait and judge every other; run again to resume.
 
     Each trait is asked its own questions: without steering, under each trait's direction as `steer
-    eval` or `steer sweep` chose it, and under a random one of equal length. Writes traits.json and,
+    eval` or `steer sweep` chose it, and under random ones of equal length. Writes traits.json and,
     with matplotlib, traits.pdf and traits.png.
     """
     if dry_run:

@@ -149,7 +149,7 @@ def traits(matrix: "TraitMatrix", *, ax: "Axes | None" = None) -> "Axes":
     """What steering each trait does to the judged score of every other, points of 100.
 
     A row for each direction, a column for each trait that was asked; bold where the change leaves
-    out 0, and where that against a random direction as long does too.
+    out 0, and where that against random directions as long does too.
     """
     asked, rows = list(matrix.baseline), list(matrix.steered)
     cells = [[matrix.steered[row].judged[one] for one in asked] for row in rows]

@@ -95,7 +95,7 @@ def of_traits(matrix: TraitMatrix) -> Iterator[Part]:
     """A row for each direction, a column for each trait that was asked, and what was moved."""
     asked = list(matrix.baseline)
     yield table(
-        "change of the judged score, points of 100; * also beyond a random direction",
+        "change of the judged score, points of 100; * also beyond random directions",
         ("steered by", "coefficient", *asked),
         (
             (name, number(row.coefficient, 2), *(_crossed(row.judged[one]) for one in asked))
@@ -114,11 +114,11 @@ def of_traits(matrix: TraitMatrix) -> Iterator[Part]:
     if known:
         yield (
             f"{len(moved)} of {known} pairs of two traits move: the 95 % intervals by question, "
-            "against no steering and against a random direction as long, both leave out 0"
+            "against no steering and against random directions as long, both leave out 0"
             + (f" ({', '.join(moved)})" if moved else "")
         )
     if unknown := len(others) - known:
-        yield f"{unknown} pairs have too few questions for an interval"
+        yield f"{unknown} pairs have no interval: too few questions, or all alike"
     yield from _own(matrix)
     broken = [
         f"{name} on {one}"
@@ -145,7 +145,7 @@ def _own(matrix: TraitMatrix) -> Iterator[str]:
 
 
 def moves(score: CrossedScore) -> bool:
-    """Whether both intervals leave out 0 on the same side: more is moved than by a random one."""
+    """Whether both intervals leave out 0 on the same side: more is moved than by random ones."""
     ends = [one or (0.0, 0.0) for one in (score.delta_ci95, score.beyond_random_ci95)]
     return all(low > 0 for low, _ in ends) or all(high < 0 for _, high in ends)
 

@@ -1,25 +1,26 @@
 """What does steering one trait do to the judged score of every other?
 
 Each trait is asked its own questions: as the model is, under the direction of every trait at the
-strength that its own evaluation chose, and under a random direction of the same length at the same
-layer, which any push moves. All answers to a question draw the same random numbers, so differences
-are paired by question. What one direction moves beside its own trait is its contamination. What it
-moves in its own trait is read from the questions that its strength was not chosen on, as `steer
-eval` does.
+strength that its own evaluation chose, and under random directions of the same length at the same
+layer: any push moves something. All answers to a question draw the same random numbers, so
+differences are paired by question. What one direction moves beside its own trait is its
+contamination. What it moves in its own trait is read from the questions that its strength was not
+chosen on, as `steer eval` does.
 """
 
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
-
-import torch
 
 from lensaudit.errors import InputError
 from lensaudit.files import make_folder, write_json
+from lensaudit.groups import batched
 from lensaudit.progress import Notice, Progress, Tell
 from lensaudit.results.kinds.steering import (
     CoefficientSweep,
@@ -34,9 +35,11 @@ from lensaudit.results.owner import check_free, claim
 from lensaudit.results.reading import document
 from lensaudit.results.run_folder import finished, held, nothing_to_do
 from lensaudit.results.run_log import tell_replaced
+from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.intervals import clustered_mean
+from lensaudit.scores.special import stdtrit
 from lensaudit.settings import plain
-from lensaudit.steer.estimators import SteeringVector, random_direction, scaled_to
+from lensaudit.steer.estimators import controls_of
 from lensaudit.steer.evaluate import (
     COHERENT_FROM,
     SCALE,
@@ -64,6 +67,15 @@ from lensaudit.text import digest, slug
 from lensaudit.turns import alone
 
 SCHEMA = "steer-traits/1"
+_GAPS = (-SCALE[1], SCALE[1])
+"""Scale of differences of scores."""
+OF_DIRECTIONS = 0.99
+"""Level of the interval over directions: where any push moves the score, few move it far.
+
+Simulated with random directions as traits (`demo/full`, layer 8, judges idk and variety, `refusal`
+and `demo_idk` with 20 and 10 questions at .5 to 2.5 times the direction's length; 120 directions):
+by questions alone a star for up to .38 with one control and .40 with five, where text falls apart;
+with five and this interval for .075 at .95, and .038 at .99."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +84,7 @@ class Crossing:
 
     settings: CrossSettings
     jobs: tuple[Steering, ...]
-    """One for each trait that is asked: the baseline, then each direction and its control."""
+    """One for each trait that is asked: the baseline, then each direction and its controls."""
     left_out: Mapping[str, str]
     """Trait by which nothing is steered -> why."""
     folder: Path
@@ -107,11 +119,12 @@ class Crossing:
         chosen_judges(settings.judge, settings.coherence_judge, settings, offline=False)
         n_questions = sum(len(one.trait.questions) for one in self.jobs)
         n_answers = len(first.rows) * n_questions * settings.n_rollouts
-        n_steered = len(first.rows) // 2
+        n_random = settings.n_random
+        n_steered = len(first.rows) // (1 + n_random)
         return (
-            f"{settings.name}: {len(self.jobs)} traits asked under {n_steered} directions, as many "
-            f"random ones and none = {n_answers} answers of at most {settings.max_new_tokens} "
-            f"tokens, {2 * n_answers} judgements by {settings.judge}"
+            f"{settings.name}: {len(self.jobs)} traits asked under {n_steered} directions, "
+            f"{n_random} random ones for each and none = {n_answers} answers of at most "
+            f"{settings.max_new_tokens} tokens, {2 * n_answers} judgements by {settings.judge}"
         )
 
     def run(self, progress: Tell) -> tuple[TraitMatrix, Path]:
@@ -134,7 +147,7 @@ class Crossing:
         write_json(out / CROSSED, document(record))
         check_judged([level for one in asked for level in one.rows], out)
         first = self.jobs[0]
-        hashes = [one.vector.hash() for one in first.rows[1::2]]
+        hashes = [one.vector.hash() for one in first.rows[1 :: 1 + settings.n_random]]
         manifest(
             COMMAND,
             kind="traits",
@@ -163,6 +176,7 @@ class Crossing:
             "coherent_from": COHERENT_FROM,
             "positions": settings.where,
             "rollouts": settings.n_rollouts,
+            "randoms": settings.n_random,
             **first.sampling,
             **first.conditions(),
         }
@@ -194,7 +208,7 @@ def open_crossing(settings: CrossSettings, notice: Notice) -> Crossing:
             left_out[trait.name] = found
             notice(f"{trait.name}: nothing is steered by it ({found})")
         else:
-            rows += [found, _control(found, settings.seed)]
+            rows += [found, *_controls(found, settings)]
     if not rows:
         raise InputError(f"nothing to steer by: {'; '.join(left_out.values())}")
     rows = [Level("baseline", rows[0].vector, 0.0), *rows]
@@ -251,15 +265,13 @@ def chosen_for(settings: CrossSettings, trait: Trait, job: Steering) -> Level | 
     return Level(f"by_{slug(trait.name)}", vector, float(coefficient), dev=dev)
 
 
-def _control(level: Level, seed: int) -> Level:
-    """A random direction that moves the stream as far, at the same layer."""
-    number = int(digest([level.name, seed])[:8], 16)
-    generator = torch.Generator().manual_seed(number)
-    drawn = random_direction(len(level.vector.vector), generator=generator)
-    vector: SteeringVector = replace(
-        level.vector, vector=scaled_to(drawn, level.vector.norm), method="random", scores=None
-    )
-    return Level(f"random_{level.name}", vector, level.coefficient)
+def _controls(level: Level, settings: CrossSettings) -> Iterator[Level]:
+    """Random directions that move the stream as far, at the same layer."""
+    numbers = range(settings.n_random)
+    seeds = [int(digest([level.name, settings.seed, n])[:8], 16) for n in numbers]
+    for n, (_, drawn) in enumerate(controls_of(level.vector.vector, seeds)):
+        vector = replace(level.vector, vector=drawn, method="random", scores=None)
+        yield Level(f"random_{n}_{level.name}", vector, level.coefficient)
 
 
 def matrix_of(
@@ -268,12 +280,13 @@ def matrix_of(
     """The numbers of `traits.json`, of traits that were asked under the same directions."""
     steered: dict[str, SteeredTrait] = {}
     kept = [one.trait.name for one in asked if one.trait.name not in left_out]
-    for at, name in enumerate(kept):
-        own = asked[0].rows[1 + 2 * at]
+    rows = range(1, len(asked[0].rows))
+    for name, at in zip(kept, batched(rows, len(rows) // len(kept)), strict=True):
+        own = asked[0].rows[at[0]]
         steered[name] = SteeredTrait(
             coefficient=own.coefficient,
             vector=own.vector.document(),
-            judged={one.trait.name: _cell(one, name, 1 + 2 * at) for one in asked},
+            judged={one.trait.name: _cell(one, name, at) for one in asked},
         )
     return TraitMatrix(
         schema=SCHEMA,
@@ -283,20 +296,60 @@ def matrix_of(
     )
 
 
-def _cell(asked: Steering, steered: str, at: int) -> CrossedScore:
-    """A trait's score under the direction of row `at`; of `steered` itself what no choice saw."""
-    base, level, control = asked.rows[0], *asked.rows[at : at + 2]
+def _cell(asked: Steering, steered: str, at: Sequence[int]) -> CrossedScore:
+    """A trait's score under the first of the rows `at`, the others being its controls.
+
+    Of `steered` itself what no choice saw.
+    """
+    base, level, *controls = (asked.rows[row] for row in (0, *at))
     dev = level.dev if asked.trait.name == steered else frozenset[int]()
     left = frozenset(range(len(asked.trait.questions))) - dev
-    return _crossed(base.only(left), level.only(left), control.only(left))
+    return _crossed(base.only(left), level.only(left), [one.only(left) for one in controls])
 
 
-def _crossed(base: Level, level: Level, control: Level) -> CrossedScore:
-    numbers: dict[str, Any] = {}
-    for name, other in (("delta", base), ("beyond_random", control)):
-        gaps = paired_gaps(level, other)
-        found = clustered_mean(
-            [*gaps.values()], [*gaps], bounds=(-SCALE[1], SCALE[1]), unit="question"
-        )
-        numbers |= {name: found.value, f"{name}_ci95": found.ends}
-    return CrossedScore(**vars(level.judged(base.mean)), coherence_mean=level.coherence, **numbers)
+def _crossed(base: Level, level: Level, controls: Sequence[Level]) -> CrossedScore:
+    delta = _change(paired_gaps(level, base))
+    beyond = beyond_random([paired_gaps(level, one) for one in controls])
+    return CrossedScore(
+        **vars(level.judged(base.mean)),
+        coherence_mean=level.coherence,
+        delta=delta.value,
+        delta_ci95=delta.ends,
+        beyond_random=beyond.value,
+        beyond_random_ci95=beyond.ends,
+    )
+
+
+def _change(gaps: Mapping[int, float]) -> Estimate:
+    """Mean of differences by question, with its interval over questions."""
+    return clustered_mean([*gaps.values()], [*gaps], bounds=_GAPS, unit="question")
+
+
+def beyond_random(gaps: Sequence[Mapping[int, float]]) -> Estimate:
+    """Change beyond random directions, with an interval over questions and over directions.
+
+    Half of its width is hypot(q, d): q that of the mean over the directions by question, and d that
+    of Student's t for one more of k directions, at `OF_DIRECTIONS`:
+
+        d = t(k - 1) * sd(mean change beyond each) * sqrt(1 + 1 / k)
+
+    Args:
+        gaps: of each random direction, by question: how much higher the trait's direction scores.
+
+    >>> beyond_random([{0: 1.0, 1: 2.0, 2: 3.0, 3: 4.0, 4: 5.0}]).why
+    'one random direction: no interval'
+    """
+    scored = [one for one in gaps if one]
+    asked = sorted({question for one in scored for question in one})
+    found = _change({at: fmean(one[at] for one in scored if at in one) for at in asked})
+    if found.value is None or found.ends is None:
+        return found
+    if (n := len(scored)) < 2:
+        return Estimate(found.value, n=found.n, why="one random direction: no interval")
+    spread = stdev(fmean(one.values()) for one in scored) * math.sqrt(1 + 1 / n)
+    half = float(stdtrit(n - 1, (1 + OF_DIRECTIONS) / 2)) * spread
+    low, high = (math.hypot(end - found.value, half) for end in found.ends)
+    least, most = _GAPS
+    return Estimate(
+        found.value, max(found.value - low, least), min(found.value + high, most), found.n
+    )

@@ -9,7 +9,7 @@ PCA of pairs: arXiv:2310.01405 and IBM/activation-steering (`steering.md` sectio
 import math
 import pickle
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -105,6 +105,13 @@ def gradient(positive: Rows, negative: Rows, *, generator: torch.Generator) -> V
 def random_direction(d_model: int, *, generator: torch.Generator) -> Vector:
     """A unit vector drawn evenly: the placebo of every direction."""
     return _unit(torch.randn(d_model, generator=generator, dtype=torch.float64))
+
+
+def controls_of(direction: Vector, seeds: Iterable[int]) -> Iterator[tuple[int, Vector]]:
+    """Random directions as long as `direction`, each with the seed that it is drawn by."""
+    for seed in seeds:
+        drawn = random_direction(len(direction), generator=torch.Generator().manual_seed(seed))
+        yield seed, scaled_to(drawn, float(direction.norm()))
 
 
 def direction_of(

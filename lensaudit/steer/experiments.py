@@ -19,7 +19,7 @@ from lensaudit.groups import batched, grouped
 from lensaudit.models.bridge import Component
 from lensaudit.scores.means import mean_known
 from lensaudit.steer.directions import DirectionsAudit, Fold, Role, log_odds
-from lensaudit.steer.estimators import random_direction, scaled_to
+from lensaudit.steer.estimators import controls_of, scaled_to
 from lensaudit.steer.generate import (
     NO_EDITS,
     Edits,
@@ -178,10 +178,8 @@ def randoms(
     bench: DirectionsAudit, direction: Direction, fold: Fold
 ) -> Iterator[tuple[int, Direction]]:
     """Directions of equal length, and their seeds."""
-    for number in range(bench.settings.n_random):
-        seed = bench.settings.seed * 10_000 + fold.number * 100 + number
-        drawn = random_direction(len(direction), generator=torch.Generator().manual_seed(seed))
-        yield seed, scaled_to(drawn, float(direction.norm()))
+    first = bench.settings.seed * 10_000 + fold.number * 100
+    return controls_of(direction, range(first, first + bench.settings.n_random))
 
 
 def arm_of(

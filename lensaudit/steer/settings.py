@@ -213,6 +213,13 @@ class CrossSettings(AskSettings):
     n_rollouts: Annotated[
         int, Option("Answers per question and direction.", flag="--rollouts", least=1)
     ] = 3
+    n_random: Annotated[
+        int,
+        Option(
+            "Random directions of equal length per trait.", flag="--randoms", least=2, rare="set"
+        ),
+    ] = 5
+    """What other directions do is seen from two on; with two only the largest changes stand out."""
     out: Annotated[
         Path | None,
         Option("Result folder. [default: experiments/out/steering/<model>/traits]", is_a="folder"),

@@ -1,6 +1,7 @@
 """`lensaudit steer cross`: what steering one trait does to the judged score of every other."""
 
 import json
+import math
 import shlex
 import shutil
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 from statistics import fmean
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from support import lines_of
@@ -22,8 +24,10 @@ from lensaudit.judge.programmatic import declines
 from lensaudit.judge.prompts import OF_TRAITS
 from lensaudit.results.kinds.steering import CrossedScore
 from lensaudit.results.locate import Found, locate
+from lensaudit.scores.intervals import clustered_mean
 from lensaudit.screen.steer import moves, of_traits
 from lensaudit.steer import asking
+from lensaudit.steer.crossing import beyond_random
 from lensaudit.steer.estimators import SteeringVector, save_vector
 from lensaudit.steer.judging import JudgedAnswer
 from lensaudit.steer.settings import CrossSettings
@@ -88,7 +92,8 @@ def test_each_cell_is_what_the_answers_say(there):
         cell = found["steered"]["declines"]["judged"][asked]
         base = scores(there, asked, "baseline")
         steered = scores(there, asked, "by_declines")
-        control = scores(there, asked, "random_by_declines")
+        drawn = [scores(there, asked, f"random_{n}_by_declines") for n in range(5)]
+        control = [fmean(each) for each in zip(*drawn, strict=True)]
         assert len(base) == len(steered) == len(control) == 10
         assert found["baseline"][asked]["mean"] == pytest.approx(fmean(base))
         if asked == "declines":  # its strength was chosen on the other half
@@ -169,17 +174,46 @@ def one_question(trait):
     return read
 
 
-def test_the_control_is_as_long_and_points_elsewhere(there):
+def test_a_change_beyond_random_directions_worked_by_hand():
+    # mean gaps 2 and 2.5: mean 2.25, sd .5 / sqrt(2); t(1) at .99 is 63.6567; sqrt(1 + 1 / 2)
+    first = {0: 1.0, 1: 1.5, 2: 2.0, 3: 2.5, 4: 3.0}
+    found = beyond_random([first, {at: one + 0.5 for at, one in first.items()}])
+    questions = clustered_mean([1.25, 1.75, 2.25, 2.75, 3.25], range(5), bounds=(-100.0, 100.0))
+    half = math.hypot(questions.high - 2.25, 63.6567 * 0.5 / 2**0.5 * 1.5**0.5)
+    assert found.value == 2.25
+    assert found.ends == pytest.approx((2.25 - half, 2.25 + half), abs=1e-3)
+    # a direction without any score says nothing
+    alone = beyond_random([first, {}])
+    assert (alone.value, alone.ends, alone.why) == (2.0, None, "one random direction: no interval")
+
+
+def test_a_direction_that_is_itself_random_rarely_gets_a_star():
+    """Any push moves the score: one control's interval over questions is above 0 in 1 of 3."""
+    random = np.random.default_rng(0)
+    stars, alone = [], []
+    for _ in range(300):
+        pushes = random.exponential(20.0, 6)[:, None] + random.normal(0.0, 10.0, (6, 20))
+        gaps = [dict(enumerate(own)) for own in (pushes[0] - pushes[1:]).clip(-100, 100)]
+        one = clustered_mean([*gaps[0].values()], range(20), bounds=(-100.0, 100.0))
+        stars.append(beyond_random(gaps).least > 0)
+        alone.append(one.least > 0)
+    assert fmean(alone) > 0.3
+    assert 0 < fmean(stars) < 0.05
+
+
+def test_the_controls_are_as_long_and_point_elsewhere(there):
     from lensaudit.steer.crossing import open_crossing
 
     settings = CrossSettings(name="demo/full", trait="declines.json,wavers.json", judge="idk")
     job = open_crossing(settings, print).jobs[0]
-    base, level, control = job.rows
+    base, level, *controls = job.rows
     assert base.coefficient == 0.0
-    assert control.vector.norm == pytest.approx(level.vector.norm, rel=1e-6)
-    assert (control.vector.layer, control.coefficient) == (level.vector.layer, level.coefficient)
-    cosine = torch.cosine_similarity(control.vector.vector, level.vector.vector, dim=0)
-    assert abs(float(cosine)) < 0.5
+    assert len({one.vector.hash() for one in controls}) == len(controls) == 5
+    for one in controls:
+        assert one.vector.norm == pytest.approx(level.vector.norm, rel=1e-6)
+        assert (one.vector.layer, one.coefficient) == (level.vector.layer, level.coefficient)
+        cosine = torch.cosine_similarity(one.vector.vector, level.vector.vector, dim=0)
+        assert abs(float(cosine)) < 0.5
     assert found_in(settings, load_trait("declines.json")).name == "declines"
 
 
@@ -202,7 +236,7 @@ def test_a_run_of_other_settings_says_what_it_replaces(there, tmp_path, capsys):
     said = capsys.readouterr()
     assert f"{copied}: held the result of another run (seed: 0, here 7); it is replaced" in said.err
     assert "120 answers" not in said.out
-    assert "= 60 answers" in said.out
+    assert "= 140 answers" in said.out
 
 
 def test_the_picture_shows_the_matrix(there, tmp_path):
@@ -278,5 +312,5 @@ def test_a_vector_that_became_another_is_refused(there, tmp_path, monkeypatch, c
 def test_the_plan_counts_the_answers(there, capsys):
     assert steer(f"{CROSS} --out y --dry-run") == 0
     said = capsys.readouterr().out
-    assert "2 traits asked under 1 directions, as many random ones and none = 180 answers" in said
+    assert "asked under 1 directions, 5 random ones for each and none = 420 answers" in said
     assert TRAITS.keys() == {"declines.json", "wavers.json"}

@@ -156,8 +156,9 @@ class CrossedScore(SteeredScore):
     """Paired by question, against the answers without steering."""
     delta_ci95: Ends = None
     beyond_random: Number | None = None
-    """The same against a random direction as long, at the same layer."""
+    """The same against random directions as long, at the same layer."""
     beyond_random_ci95: Ends = None
+    """Over questions and over a further random direction, too."""
 
 
 @dataclass(frozen=True, kw_only=True)
