@@ -16,6 +16,7 @@ import pytest
 from support import ARCHITECTURES, SHARED, tiny_model, tiny_model_of
 from support.answers import share_answers
 from support.bridges import share_bridges
+from support.loaded import share_loaded
 
 # submitit's logging at import closes every handler there is, absl's with pytest's captured stream
 os.environ.setdefault("SUBMITIT_LOG_LEVEL", "NOCONFIG")
@@ -164,6 +165,7 @@ def _of_the_run(tmp_path_factory) -> Path:
 def _shared_bridges(request, _of_the_run) -> None:
     """What is measured under `slow` is built and asked as users do it."""
     if request.node.get_closest_marker("slow") is None:
+        share_loaded()
         share_bridges()
         share_answers(_of_the_run)
 

@@ -21,10 +21,10 @@ write_json(Path("kept.json"), embedded_rows("retain")[::5])
 few = {"data": "rows.json", "activations": "kept"}
 neutral = {"validity_data": "kept.json", "align": "affine", "align_tokens": 200}
 la.cache("demo/npo", **few)
-found = la.patch("demo/npo", out="patch", **neutral, **few)
+found = la.patch("demo/npo", out="patch", layers="7,14", **neutral, **few)
 assert found.summary["aligned"] is not None, found.summary
 la.patch("demo/npo", out="head", component="head:1", layers="3", ask="none", **few)
-said = la.evaluate("demo/npo", out="eval", limit=2, metrics="exact_memorization")
+said = la.evaluate("demo/npo", out="eval", limit=1, metrics="exact_memorization")
 assert said.summary["exact_memorization"] is not None
 readers = ("outputs", "lens")
 known = la.know(

@@ -257,9 +257,9 @@ def test_a_second_process_leaves_what_is_found_again(tmp_path, two_threads, monk
     from lensaudit.patching.prepare import prepare
 
     names, folder = ("demo/npo",), tmp_path / "out"
-    how = {"full": "demo/full", "retain": ("demo/retain",), "limit": 8}
+    how = {"full": "demo/full", "retain": ("demo/retain",), "limit": 4}
     settings = PatchSettings(**how, profile="full", activations=tmp_path / "activations")
-    answers = EvaluateSettings(metrics=(asked.ANSWERS,), limit=2)
+    answers = EvaluateSettings(metrics=(asked.ANSWERS,), limit=1)
     evaluations = [(names[0], answers, folder / "answers")]
     with asked._ahead(asked._say, names, settings, evaluations, folder):
         pass
@@ -273,7 +273,7 @@ def test_a_second_process_leaves_what_is_found_again(tmp_path, two_threads, monk
     assert {*found.known} == {*found.said} == {"demo/npo"}
     with prepare(names, settings) as session:
         (source,) = session.sources.values()
-        assert DirectQuestions(session).told(source).n == 8
+        assert DirectQuestions(session).told(source).n == 4
 
 
 def test_a_second_process_ends_with_the_block_and_is_none_of_one_thread(tmp_path, two_threads):

@@ -1,6 +1,7 @@
 """What is being imported is said on a terminal, and nowhere else."""
 
 import importlib.util
+import json
 import os
 import pty
 import subprocess
@@ -97,19 +98,28 @@ def test_nothing_is_said_to_who_wants_quiet_or_into_a_pipe(
     assert told or said == ""
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["gym", "ls"],
-        ["patch", "--source", "demo/npo", "--dry-run"],
-        ["eval", "--model", "demo/npo", "--dry-run"],
-    ],
-    ids=["gym", "patch", "eval"],
+LOADS_NO_MODEL = (
+    ["gym", "ls"],
+    ["patch", "--source", "demo/npo", "--dry-run"],
+    ["eval", "--model", "demo/npo", "--dry-run"],
 )
-def test_what_loads_no_model_does_not_import_TransformerLens(arguments):
-    last = "atexit.register(lambda: print('transformer_lens' in sys.modules))"
-    program = f"import atexit, sys; {last}; {MAIN}"
+ONE_AFTER_ANOTHER = """
+import json, sys
+from lensaudit.cli.main import main
+for arguments in json.loads(sys.argv[1]):
+    try:
+        main(arguments)
+    except SystemExit as end:
+        print("ended:", end.code or 0, "transformer_lens" in sys.modules)
+"""
+
+
+def test_what_loads_no_model_does_not_import_TransformerLens():
     done = subprocess.run(
-        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=True
+        [sys.executable, "-c", ONE_AFTER_ANOTHER, json.dumps(LOADS_NO_MODEL)],
+        capture_output=True,
+        text=True,
+        check=True,
     )
-    assert done.stdout.splitlines()[-1] == "False"
+    ended = [line for line in done.stdout.splitlines() if line.startswith("ended:")]
+    assert ended == ["ended: 0 False"] * len(LOADS_NO_MODEL)

@@ -1,5 +1,6 @@
 """The area within models, its limits, and what counts as coming back."""
 
+import functools
 import itertools
 from pathlib import Path
 
@@ -207,33 +208,40 @@ SEEDS = ("SmolLM2", "SmolLM2, seed 1", "SmolLM2, seed 2")
 def test_the_page_says_what_the_rows_say(predict, told):
     rows, page = told
     real, again, third = (rows[one] for one in SEEDS)
-    embedded, gym, second = (rows[one] for one in ("embedded family", "gym", "second family"))
-    every = pd.concat([real, again, third])
-    for part, outcome, scores in (
-        (predict.silent(real), "retrained_T", ("uds", "aligned", "entity_prob", "rouge")),
+    parts = {
+        **{"real": real, "again": again, "third": third, "every": pd.concat([real, again, third])},
+        **{name: rows[f"{name} family"] for name in ("embedded", "second")},
+    }
+    quiet = {name: predict.silent(part) for name, part in parts.items()} | {"gym": rows["gym"]}
+
+    @functools.cache
+    def area(name, score, outcome):
+        return predict.area(quiet[name], score, outcome)
+
+    for name, outcome, scores in (
+        ("real", "retrained_T", ("uds", "aligned", "entity_prob", "rouge")),
         *(
-            (predict.silent(one), outcome, predict.SCORES)
-            for one in (again, third, every)
+            (one, outcome, predict.SCORES)
+            for one in ("again", "third", "every")
             for outcome in ("leak64", "nf4", "retrained_T", "any")
         ),
-        (predict.silent(embedded), "retrained_T", ("uds", "entity_prob")),
-        (gym, "planted", ("uds", "entity_prob")),
-        (predict.silent(second), "any", predict.SCORES),
-        (predict.silent(second), "retrained_T", predict.SCORES),
+        ("embedded", "retrained_T", ("uds", "entity_prob")),
+        ("gym", "planted", ("uds", "entity_prob")),
+        ("second", "any", predict.SCORES),
+        ("second", "retrained_T", predict.SCORES),
     ):
         for score in scores:
-            found = predict.cell(predict.area(part, score, outcome))
+            found = predict.cell(area(name, score, outcome))
             assert "[" in found
-            assert found in page, (score, outcome, found)
+            assert found in page, (name, score, outcome, found)
 
-    def areas(part, outcome):
-        quiet = predict.silent(part)
-        return [predict.area(quiet, one, outcome).value for one in predict.SCORES]
+    def areas(name, outcome):
+        return [area(name, one, outcome).value for one in predict.SCORES]
 
     for one, other, outcome, rank in (
-        *((real, second, "any", "0.81"), (real, second, "retrained_T", "0.58")),
-        *((real, again, "any", "0.89"), (real, again, "retrained_T", "0.89")),
-        *((again, third, "any", "0.81"), (again, third, "retrained_T", "0.71")),
+        *(("real", "second", "any", "0.81"), ("real", "second", "retrained_T", "0.58")),
+        *(("real", "again", "any", "0.89"), ("real", "again", "retrained_T", "0.89")),
+        *(("again", "third", "any", "0.81"), ("again", "third", "retrained_T", "0.71")),
     ):
         found = spearmanr(areas(one, outcome), areas(other, outcome)).statistic
         assert f"{found:.2f}" == rank
@@ -241,10 +249,10 @@ def test_the_page_says_what_the_rows_say(predict, told):
     assert not predict.contradicted(third)
     assert not predict.contradicted(again)
     for score in ("uds", "entity_prob"):
-        area = predict.cell(predict.area(predict.silent(every), score, "retrained_T"))
-        assert area in (ROOT / "docs" / "real_model.md").read_text(encoding="utf-8")
-    quiet = real[~real["model"].isin(["simnpo", "idknll", "idk_top", "trigger"])]
-    for part, score in ((real, "uds"), (real, "entity_prob"), (quiet, "uds")):
+        found = predict.cell(area("every", score, "retrained_T"))
+        assert found in (ROOT / "docs" / "real_model.md").read_text(encoding="utf-8")
+    others = real[~real["model"].isin(["simnpo", "idknll", "idk_top", "trigger"])]
+    for part, score in ((real, "uds"), (real, "entity_prob"), (others, "uds")):
         assert predict.cell(predict.over_models(part, score, "retrained_T")) in page
     back = real.groupby("model")["retrained_T"].mean()
     assert back["rmu"] > 0.5 > back["masked_top"] > back["absent"]

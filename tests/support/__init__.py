@@ -1,9 +1,9 @@
 """Small random models and paths that tests and fixtures share; beside them the other helpers.
 
 What is where:
-- models: `bridges` (one bridge a set of weights), `answers` (what it said when it was asked),
-  `widened` (the same model in another shape), `planted` (answers behind one direction),
-  `llama_helpers` (what a model says and thinks), `served_model`, `toy_hub`
+- models: `loaded` (a folder is read once), `bridges` (one bridge a set of weights), `answers` (what
+  it said when it was asked), `widened` (the same model in another shape), `planted` (answers behind
+  one direction), `llama_helpers` (what a model says and thinks), `served_model`, `toy_hub`
 - rows and runs: `generated` (rows and tokenizers with the traps of real ones), `rtt_support` (a
   world to retrain), `audit_helpers` (tiny audits from disk), `metric_helpers`, `wavefront_helpers`,
   `store_cases`, `sweep_helpers`, `verdict_support` and `report_cases` (results as commands write),

@@ -1,8 +1,9 @@
 """One answer to one question of one set of weights: generating is a third of what the tests do.
 
-What a bridge generates follows from its weights, its configuration and the tokens of the batch.
+What a model generates follows from its weights, its configuration and the tokens of the batch.
 A batch that a process of the run asked before is answered from what was said then, to the last
-token; where anything hooks the model, or its weights are not all there, it is generated.
+token; where anything hooks the model or stands for its code, or its weights are not all there, it
+is generated.
 """
 
 import functools
@@ -12,38 +13,67 @@ import os
 import sys
 from pathlib import Path
 
-from support.bridges import has_hooks, weights_hash
+from support.bridges import has_hooks, parts_of, weights_hash
 
 
 def key_of(model, prompts, more) -> str | None:
     """What a batch's answers depend on; None where that is not known."""
-    inner = model.original_model
+    inner = getattr(model, "original_model", model)
     weights = weights_hash(inner)
-    if weights is None or has_hooks(model) or model.training:
+    is_own = not type(inner).forward.__module__.startswith("transformers.")
+    if weights is None or is_own or model.training or _is_hooked(model):
         return None
-    parts = (type(inner).__name__, inner.config.to_json_string(), weights, prompts, more)
+    settings = inner.config.to_json_string(), inner.generation_config.to_json_string()
+    attention = inner.config._attn_implementation
+    parts = (type(inner).__name__, attention, *settings, weights, prompts, more)
     return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
+def _is_hooked(model) -> bool:
+    """Does anybody listen to it?"""
+    if hasattr(model, "hook_dict"):
+        return has_hooks(model)
+    return any(one._forward_hooks or one._forward_pre_hooks for one in parts_of(model))
+
+
+def of_bridge(model, *asked, **how) -> str | None:
+    """The key of what `patching.asking` asks."""
+    given = [[tuple(ids) for ids in one] for one in asked]
+    return key_of(model, given, sorted(how.items()))
+
+
+def of_pass(model, asked, prompts, *, name=None, **how) -> str | None:
+    """The key of what `evaluation.passes` asks: padding and its mask count."""
+    tokenizer = asked.tokenizer
+    told = tokenizer.pad_token_id, tokenizer.eos_token_id, asked.mask
+    return key_of(model, [tuple(ids) for ids in prompts], (told, *sorted(how.items())))
+
+
+SHARED = (
+    ("lensaudit.patching.asking", "generate", of_bridge, tuple),
+    ("lensaudit.patching.asking", "as_guessed", of_bridge, tuple),
+    ("lensaudit.evaluation.passes", "generations", of_pass, list),
+)
+"""Module, its way to generate, what an answer depends on, and of which kind it is."""
+
+
 def share_answers(folder: Path) -> None:
-    """From now on, in this process and in those that name the folder: `patching.asking` alone."""
-    module = sys.modules.get("lensaudit.patching.asking")
-    if module is None or hasattr(module.generate, "shared"):
-        return
-    for name in ("generate", "as_guessed"):
-        setattr(module, name, _shared(getattr(module, name), folder))
+    """From now on, in this process and in those that name the folder."""
+    for name, way, key, kind in SHARED:
+        module = sys.modules.get(name)
+        if module is not None and not hasattr(getattr(module, way), "shared"):
+            setattr(module, way, _shared(getattr(module, way), folder, key, kind))
 
 
-def _shared(said_by, folder: Path):
+def _shared(said_by, folder: Path, key_for, kind):
     """Of a way to generate, which is asked once for what was asked before."""
 
     @functools.wraps(said_by)
     def shared(model, *asked, **how):
-        given = [[tuple(ids) for ids in one] for one in asked]
-        key = key_of(model, given, sorted(how.items()))
-        place = folder / f"{key}.json"
+        key = key_for(model, *asked, **how)
+        place = folder / f"{said_by.__name__}-{key}.json"
         if key is not None and place.exists():
-            return [tuple(ids) for ids in json.loads(place.read_text())]
+            return [kind(ids) for ids in json.loads(place.read_text())]
         said = said_by(model, *asked, **how)
         if key is not None:
             whole = place.with_suffix(f".{os.getpid()}")
