@@ -181,11 +181,16 @@ class Model:
     @property
     def others(self) -> Iterator[tuple[PatchRun, str, Evidence]]:
         """Runs whose word does not count, and how each differs from the one whose does."""
-        for one in self.judged[1:]:
-            if one.run is not None:
-                rows, types = (len({*map(of, (self.run, one.run))}) > 1 for of in (_rows, _dtype))
-                told = ["on other rows"] * rows + [f"in {_dtype(one.run)}"] * types
-                yield one.run, ", ".join(told) or "in another run", one
+        first, *rest = self.judged
+        for one in rest:
+            if first.run is None or one.run is None:
+                continue
+            told = []
+            if _rows(one.run) != _rows(first.run):
+                told.append("on other rows")
+            if _dtype(one.run) != _dtype(first.run):
+                told.append(f"in {_dtype(one.run)}")
+            yield one.run, ", ".join(told) or "in another run", one
 
     @property
     def run(self) -> PatchRun | None:
