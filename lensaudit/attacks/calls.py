@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from lensaudit.ask.again import ANCHORS, Asked, once, usual_place
 from lensaudit.ask.door import door, places_for
 from lensaudit.attacks.result import (
+    AUDIT,
     SAMPLE,
     WORST,
     EffortResult,
@@ -294,23 +295,24 @@ def _told(progress: Tell, at: Any) -> None:
 def relearned_and_scored(
     settings: RelearnSettings, *, notice: Notice = unheard, progress: Tell = unheard
 ) -> tuple[tuple[ScoreChange, ...], Path]:
-    """Run `attacks.relearn.attack`: the scores before and after, and their folder."""
-    work = scored_in(settings.model, settings.out)
-    places = [work, *([settings.out] if settings.out else [])]
+    """Do `attacks.relearn.open_audit`: the scores before and after, and their folder."""
+    kept = [settings.out] if settings.out else []
 
     def made(tell: Notice, opened: Callable[[], None]) -> tuple[tuple[ScoreChange, ...], Path]:
-        from lensaudit.attacks.relearn import attack, prepare  # seconds to import
+        from lensaudit.attacks.relearn import open_audit  # seconds to import
 
-        prepare(settings, settings.model)
+        ready = open_audit(settings, notice=tell, progress=progress)
         opened()
-        return attack(settings, notice=tell, progress=progress)
+        return ready.found(), ready.run.path
 
     return once(
         Asked(settings=settings),
-        places,
-        lambda _: (tuple(read_as(RelearnRecord, work / "audit.json").shifts), work),
+        [scored_in(settings.model, settings.out), *kept],
+        lambda places: (tuple(read_as(RelearnRecord, places[0] / AUDIT).shifts), places[0]),
         made,
         notice=notice,
+        named=settings.out is not None,
+        written=lambda found: [found[1], *kept],
         says=False,
     )
 
