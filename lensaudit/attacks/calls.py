@@ -40,6 +40,7 @@ from lensaudit.results.kinds.worst import WorstRecord
 from lensaudit.results.manifest import MANIFEST, using
 from lensaudit.results.reading import json_object, part, read_as
 from lensaudit.results.run import RunResult
+from lensaudit.results.run_folder import nothing_to_do
 from lensaudit.training.record import STATE_FOLDER
 from lensaudit.training.settings import UnlearnSettings
 
@@ -214,7 +215,7 @@ class Trained:
     @property
     def there(self) -> str:
         """Message that the model was in the folder before."""
-        return f"{self.out} holds this model already; nothing to do"
+        return nothing_to_do(self.out, "model")
 
 
 def relearned(

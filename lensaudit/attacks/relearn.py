@@ -302,7 +302,8 @@ class RelearnAudit:
         first, *others = jobs = list(self.jobs.values())
         kept, trained, lines = self._kept, jobs, list[str]()
         if kept is not None:
-            lines, trained = [held(kept.path)] if kept.is_done else first.plan(kept.path), others
+            trained, there = others, held(kept.path, "model")
+            lines = [there] if kept.is_done else first.plan(kept.path)
 
         def scoring() -> str:
             told = [line for job in trained for line in job.plan(None)]

@@ -235,7 +235,7 @@ def test_the_same_audit_is_read_and_another_is_not(audited, auditing, monkeypatc
     monkeypatch.setattr(RelearnJob, "make", None)
     assert RelearnAudit(jobs=jobs, asked=auditing, work=work).found() == found
     assert RelearnAudit(jobs=jobs, asked=auditing, work=work, keep=kept).plan().splitlines() == [
-        f"{kept} holds this run already",
+        f"{kept} holds this model already",
         f"nothing to do: {work} holds this run already",
     ]
     fewer = {"demo/masked_upper": jobs["demo/masked_upper"]}
