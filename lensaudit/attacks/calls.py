@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from lensaudit.ask.again import ANCHORS, Asked, once, usual_place
 from lensaudit.ask.door import door, places_for
 from lensaudit.attacks.result import (
+    AUDIT,
     SAMPLE,
     WORST,
     EffortResult,
@@ -39,6 +40,7 @@ from lensaudit.results.kinds.worst import WorstRecord
 from lensaudit.results.manifest import MANIFEST, using
 from lensaudit.results.reading import json_object, part, read_as
 from lensaudit.results.run import RunResult
+from lensaudit.results.run_folder import nothing_to_do
 from lensaudit.training.record import STATE_FOLDER
 from lensaudit.training.settings import UnlearnSettings
 
@@ -213,7 +215,7 @@ class Trained:
     @property
     def there(self) -> str:
         """Message that the model was in the folder before."""
-        return f"{self.out} holds this model already; nothing to do"
+        return nothing_to_do(self.out, "model")
 
 
 def relearned(
@@ -294,23 +296,24 @@ def _told(progress: Tell, at: Any) -> None:
 def relearned_and_scored(
     settings: RelearnSettings, *, notice: Notice = unheard, progress: Tell = unheard
 ) -> tuple[tuple[ScoreChange, ...], Path]:
-    """Run `attacks.relearn.attack`: the scores before and after, and their folder."""
-    work = scored_in(settings.model, settings.out)
-    places = [work, *([settings.out] if settings.out else [])]
+    """Do `attacks.relearn.open_audit`: the scores before and after, and their folder."""
+    kept = [settings.out] if settings.out else []
 
     def made(tell: Notice, opened: Callable[[], None]) -> tuple[tuple[ScoreChange, ...], Path]:
-        from lensaudit.attacks.relearn import attack, prepare  # seconds to import
+        from lensaudit.attacks.relearn import open_audit  # seconds to import
 
-        prepare(settings, settings.model)
+        ready = open_audit(settings, notice=tell, progress=progress)
         opened()
-        return attack(settings, notice=tell, progress=progress)
+        return ready.found(), ready.run.path
 
     return once(
         Asked(settings=settings),
-        places,
-        lambda _: (tuple(read_as(RelearnRecord, work / "audit.json").shifts), work),
+        [scored_in(settings.model, settings.out), *kept],
+        lambda places: (tuple(read_as(RelearnRecord, places[0] / AUDIT).shifts), places[0]),
         made,
         notice=notice,
+        named=settings.out is not None,
+        written=lambda found: [found[1], *kept],
         says=False,
     )
 

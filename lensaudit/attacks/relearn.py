@@ -10,27 +10,26 @@ is in float32 where theirs is in bfloat16.
 
 import copy
 import shutil
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
 import transformers
 
-from lensaudit.attacks.result import scored_in, taught_nothing
+from lensaudit.attacks.result import AUDIT, scored_in, taught_nothing
 from lensaudit.attacks.settings import (
     Relearning,
     RelearnSettings,
     relearning_for,
 )
-from lensaudit.auditing.evaluate import evaluate_into
+from lensaudit.auditing.evaluate import evaluate_into, open_in
+from lensaudit.auditing.question import own_data
 from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.data.chat import pad_id
 from lensaudit.data.facts import Fact
-from lensaudit.data.tofu import DEMO, TOFU_PAIRS
 from lensaudit.errors import InputError
-from lensaudit.files import make_folder
 from lensaudit.models.checkpoint import open_model
 from lensaudit.models.device import resolve_device
 from lensaudit.models.family import open_family
@@ -39,16 +38,13 @@ from lensaudit.patching.prepare import prepare as open_session
 from lensaudit.patching.scoring import score_all
 from lensaudit.patching.session import Session
 from lensaudit.patching.settings import PatchSettings
-from lensaudit.progress import FolderRemark, Notice, Progress, Tell, unheard
-from lensaudit.results import keyed
+from lensaudit.progress import Notice, Progress, Tell, unheard
+from lensaudit.results import recorded
 from lensaudit.results.kinds.relearn import RelearnRecord, ScoreChange
-from lensaudit.results.manifest import manifest
-from lensaudit.results.owner import check_free, claim
-from lensaudit.results.reading import checked, document
+from lensaudit.results.owner import check_free
 from lensaudit.results.roles import ends_as_sources
-from lensaudit.results.run_folder import finished
+from lensaudit.results.run_folder import RunFolder, held
 from lensaudit.settings import (
-    FORGET_SPLIT,
     Anchors,
     Caches,
     Names,
@@ -164,12 +160,13 @@ class RelearnJob(TrainingJob):
     def plan(self, out: Path | None) -> list[str]:
         """What would be done, line by line."""
         recipe, settings = self.recipe, self.settings
+        written = f"writes {out}" if out else "the checkpoint is not kept"
         return [
             f"relearning of {self.data} by {self.start.spec.name}: {len(self.rows)} rows "
             f"as {'+'.join(settings.formats)}",
             f"{recipe.n_steps} steps of {settings.n_accumulate} x {settings.batch_size} rows, "
             f"lr {recipe.lr:g}",
-            f"{self.cost}; writes {out or 'the audit alone'}",
+            f"{self.cost}; {written}",
         ]
 
 
@@ -181,18 +178,6 @@ def prepare(settings: RelearnSettings, model: str) -> RelearnJob:
     """
     if settings.out is not None:
         check_free(settings.out, RelearnJob.command)
-    if settings.audit:
-        if settings.lora is not None:
-            raise InputError(
-                "--lora with --audit: an adapter is audited by its name; make it with --out DIR, "
-                "then `lensaudit audit --source BASE+DIR`"
-            )
-        check_free(scored_in(settings.model, settings.out), ATTACK, [AUDIT])
-        never = settings.retain and [settings.retain]
-        family = ([settings.model], settings.full, never or None, settings.registry)
-        full, _, retains = open_family(*family)
-        if settings.out is not None:
-            check_apart(settings.out, full, *retains.values())
     start = open_model(model, settings.registry)
     usual = relearning_for(demo=of_embedded_family(start))
     rate = rate_of(usual.lr, settings.lora)
@@ -216,8 +201,19 @@ def prepare(settings: RelearnSettings, model: str) -> RelearnJob:
     return job
 
 
+def planned(settings: RelearnSettings, *, notice: Notice = unheard) -> str:
+    """What would be done, in lines.
+
+    Raises:
+        InputError: as the run would.
+    """
+    if settings.audit:
+        return open_audit(settings, notice=notice).plan()
+    job = prepare(settings, settings.model)
+    return "\n".join(job.planned(settings.out, force=settings.force, tell=notice))
+
+
 ATTACK = "relearn --audit"
-AUDIT = "audit.json"
 OUTPUT_SCORES = {
     "prob": "forget_Q_A_Prob",
     "em": "exact_memorization",
@@ -226,136 +222,186 @@ OUTPUT_SCORES = {
 """What a table calls the output-level metrics, and their names in the suite."""
 
 
-def attack(
-    settings: RelearnSettings, *, notice: Notice, progress: Tell
-) -> tuple[tuple[ScoreChange, ...], Path]:
-    """Relearn the model and `retain` as the settings say, and score both before and after.
+def open_audit(
+    settings: RelearnSettings, *, notice: Notice = unheard, progress: Tell = unheard
+) -> "RelearnAudit":
+    """The attack on the model and on `retain` that the settings describe, checked.
 
-    Returns:
-        The scores, and the folder that they are in.
+    Raises:
+        InputError: whatever is wrong with names, files or numbers.
     """
-    registry = load_registry(settings.registry)
-    full, (retain, *_) = anchors_of([settings.model], settings.full, settings.retain, registry)
+    model, keep, work = settings.model, settings.out, scored_in(settings.model, settings.out)
+    if keep is not None:
+        check_free(keep, RelearnJob.command)
+    if settings.lora is not None:
+        raise InputError(
+            "--lora with --audit: an adapter is audited by its name; make it with --out DIR, "
+            "then `lensaudit audit --source BASE+DIR`"
+        )
+    check_free(work, ATTACK, [AUDIT])
+    never = settings.retain and [settings.retain]
+    before, _, retains = open_family([model], settings.full, never or None, settings.registry)
+    if keep is not None:
+        check_apart(keep, before, *retains.values())
+    full, (retain, *_) = anchors_of(
+        [model], settings.full, settings.retain, load_registry(settings.registry)
+    )
     given = shared(
         settings,
         *(Anchors, Precision, Caches),
         full=full,
         retain=retain,
         device=resolve_device(settings.device),
-        data=settings.data or default_data(settings.model, settings.registry),
+        data=settings.data or default_data(model, settings.registry),
     )
-    work = scored_in(settings.model, settings.out)
-    jobs = {name: prepare(settings, name) for name in dict.fromkeys((settings.model, retain))}
-    asked = PatchSettings(**given)
-    kept = {"keep": settings.out, "force": settings.force}
-    found = recovery(jobs, asked, work, **kept, notice=notice, progress=progress)
-    return found, work
-
-
-@ends_as_sources()
-def recovery(
-    jobs: Mapping[str, RelearnJob],
-    asked: PatchSettings,
-    work: Path,
-    *,
-    keep: Path | None,
-    force: bool = False,
-    notice: Notice = unheard,
-    progress: Tell = unheard,
-) -> tuple[ScoreChange, ...]:
-    """Relearn every model, score all before and after, and write `audit.json` into `work`.
-
-    An audit of the same settings that is there already is read. Data and models are checked before
-    the first step of training.
-
-    Args:
-        jobs: by the name of the model; the first is the one that is audited.
-        asked: what before and after are measured with; models and data are named.
-        work: results of the suite; also the attacked checkpoints, until they are scored.
-        keep: where the first attacked checkpoint stays; None keeps none.
-        force: a checkpoint of another job there is replaced.
-        notice: told what a person should know.
-        progress: told what is trained and measured.
-    """
-    started = time.monotonic()
-
-    def audit(sources: Sequence[str]) -> Session:
-        return open_session(sources, asked, notice=notice, progress=progress)
-
-    session, first = audit(list(jobs)), next(iter(jobs))
-    inputs = {
-        "full": session.full.weights,
-        "retain": session.retain.weights,
-        "examples": session.examples_hash,
-        "dtype": session.settings.dtype,
-        "limit": asked.limit,
-    }
-    key = digest({"jobs": [job.key for job in jobs.values()], "audit": inputs})
-    read = {
-        "key": key,
-        "source": {**jobs[first].start.named, "name": first},
-        "full": session.full.named,
-        "retain": session.retain.named,
-        "examples": {"hash": session.examples_hash},
-        **{name: inputs[name] for name in ("dtype", "limit")},
-    }
-    if (known := keyed.keyed_document(work / AUDIT, key)) is not None:
-        # one that was killed after its scores lacks the rest
-        if not finished(work, key, ATTACK) or (work / "attacked").exists():
-            _seal(work, jobs, read, device=asked.device, started=started)
-        return tuple(checked(RelearnRecord, known, work / AUDIT).shifts)
-    if (work / AUDIT).exists():
-        notice(FolderRemark(f"{work}: held the scores of another run; it is replaced"))
-    folders = {name: work / "attacked" / slug(name) for name in jobs}
-    if keep is not None:
-        folders[first] = keep
-        run = jobs[first].folder(keep, force=force, tell=notice)
-        _ = run.path  # refused where it holds something else
-        if not run.is_done:
-            # first of all: the audit's folder may lie in it, and it would be somebody else's then
-            jobs[first].begin(run)
-    claim(work, ATTACK, [AUDIT])
-    for name, job in jobs.items():
-        # what an audit that was killed left in its own folder is in nobody's way
-        own = keep is None or name != first
-        job.make(
-            folders[name],
-            lambda at: progress(Progress("step", at.step, at.n_steps)),
-            force=own,
-            tell=notice,
-        )
-    data = str(asked.data)
-    suite = EvaluateSettings(
-        metrics=tuple(OUTPUT_SCORES.values()),
-        **shared(
-            asked,
-            *(Rows, Precision, Caches, Names),
-            data=DEMO if data == DEMO else None,
-            forget_split=data if data in TOFU_PAIRS else FORGET_SPLIT,
-            forget=None if data in (DEMO, *TOFU_PAIRS) else Path(data),
-        ),
+    found = RelearnAudit(
+        jobs={name: prepare(settings, name) for name in dict.fromkeys((model, retain))},
+        asked=PatchSettings(**given),
+        work=work,
+        keep=keep,
+        force=settings.force,
+        notice=notice,
+        progress=progress,
     )
-    found = shifts(folders, audit, suite, make_folder(work))
-    keyed.write_keyed(work / AUDIT, document(RelearnRecord(key=key, shifts=list(found))))
-    _seal(work, jobs, read, device=asked.device, started=started)
+    found.check()
     return found
 
 
-def _seal(
-    work: Path,
-    jobs: Mapping[str, RelearnJob],
-    read: Mapping[str, Any],
-    *,
-    device: str,
-    started: float,
-) -> None:
-    """Say how the scores in a folder were made, and drop the attacked checkpoints."""
-    options = {name: asdict(job.settings) for name, job in jobs.items()}
-    made = manifest(
-        ATTACK, kind="relearn", options=options, inputs=read, device=device, started=started
-    )
-    made.write(work, [AUDIT])
-    shutil.rmtree(work / "attacked", ignore_errors=True)
+@dataclass(frozen=True, kw_only=True)
+class RelearnAudit:
+    """Every model relearned, and scored before and after: opened, nothing is loaded or written."""
+
+    jobs: Mapping[str, RelearnJob]
+    """By the name of the model; the first is the one that is audited."""
+    asked: PatchSettings
+    """What before and after are measured with; models and data are named."""
+    work: Path
+    """Where results of the suite go; also the attacked checkpoints, until they are scored."""
+    keep: Path | None = None
+    """Where the first attacked checkpoint stays; None keeps none, and nobody named a folder."""
+    force: bool = False
+    """What another run left there is replaced."""
+    notice: Notice = unheard
+    progress: Tell = unheard
+
+    @ends_as_sources()
+    def check(self) -> None:
+        """Find out what is wrong with data, models and folders, before the first step of training.
+
+        Raises:
+            InputError: what it is.
+        """
+        for run in filter(None, (self._kept, self.run)):
+            _ = run.path  # refused where it holds something else
+        for name in self.jobs:
+            open_in(name, self.suite, self.run.path / "before" / slug(name))
+
+    @ends_as_sources()
+    def plan(self) -> str:
+        """What would be done, in lines."""
+        first, *others = jobs = list(self.jobs.values())
+        kept, trained, lines = self._kept, jobs, list[str]()
+        if kept is not None:
+            trained, there = others, held(kept.path, "model")
+            lines = [there] if kept.is_done else first.plan(kept.path)
+
+        def scoring() -> str:
+            told = [line for job in trained for line in job.plan(None)]
+            names = " and ".join(self.jobs)
+            told.append(f"scores of {names} before and after; writes {self.run.path / AUDIT}")
+            return "\n".join(told)
+
+        return "\n".join([*lines, recorded.planned(self.run, scoring)])
+
+    @ends_as_sources()
+    def found(self) -> tuple[ScoreChange, ...]:
+        """The scores, read where the run is finished; the attacked checkpoints are dropped."""
+        out, session, (first, *_) = self.run.path, self.session, self.jobs
+        if self._kept is not None:
+            # first of all: the audit's folder may lie in it, and it would be somebody else's then
+            self._make(first, self._kept.path)
+        record = recorded.in_folder(
+            self.run,
+            {},
+            RelearnRecord,
+            self._measured,
+            options={name: asdict(job.settings) for name, job in self.jobs.items()},
+            inputs={
+                "source": {**self.jobs[first].start.named, "name": first},
+                "full": session.full.named,
+                "retain": session.retain.named,
+                "examples": {"hash": session.examples_hash},
+                **{"dtype": session.settings.dtype, "limit": self.asked.limit},
+            },
+            device=self.asked.device,
+            files=[AUDIT],
+            file=AUDIT,
+            notice=self.notice,
+        )
+        shutil.rmtree(out / "attacked", ignore_errors=True)
+        return tuple(record.shifts)
+
+    def _measured(self) -> RelearnRecord:
+        folders = {name: self.run.path / "attacked" / slug(name) for name in self.jobs}
+        if self.keep is not None:
+            folders[next(iter(self.jobs))] = self.keep
+        for name, folder in folders.items():
+            self._make(name, folder)
+        found = shifts(folders, self.audit, self.suite, self.run.path)
+        return RelearnRecord(key=self.run.key, shifts=list(found))
+
+    def _make(self, name: str, folder: Path) -> None:
+        # what an audit that was killed left in its own folder is in nobody's way
+        force = self.force or folder != self.keep
+        self.jobs[name].make(
+            folder, lambda at: self.progress(Progress("step", at.step, at.n_steps)), force=force
+        )
+
+    def audit(self, sources: Sequence[str]) -> Session:
+        """What depth of some models is measured with."""
+        return open_session(sources, self.asked, notice=self.notice, progress=self.progress)
+
+    @cached_property
+    def session(self) -> Session:
+        """What depth before the attack is measured with."""
+        return self.audit(list(self.jobs))
+
+    @cached_property
+    def suite(self) -> EvaluateSettings:
+        """What each model is asked."""
+        data, forget = own_data(self.asked.data)
+        groups = (Rows, Precision, Caches, Names)
+        metrics = tuple(OUTPUT_SCORES.values())
+        return EvaluateSettings(
+            metrics=metrics, **shared(self.asked, *groups, data=data), forget=forget
+        )
+
+    @cached_property
+    def run(self) -> RunFolder:
+        """The folder of the scores."""
+        session = self.session
+        inputs = {
+            "full": session.full.weights,
+            "retain": session.retain.weights,
+            "examples": session.examples_hash,
+            "dtype": session.settings.dtype,
+            "limit": self.asked.limit,
+        }
+        return RunFolder(
+            usual=self.work,
+            command=ATTACK,
+            key=digest({"jobs": [job.key for job in self.jobs.values()], "audit": inputs}),
+            named=self.keep is not None,
+            force=self.force,
+            tell=self.notice,
+        )
+
+    @cached_property
+    def _kept(self) -> RunFolder | None:
+        if self.keep is None:
+            return None
+        first = next(iter(self.jobs.values()))
+        return first.folder(self.keep, force=self.force, tell=self.notice)
 
 
 def shifts(

@@ -23,6 +23,8 @@ TAUGHT = 0.1
 MOST = 0.5
 """Share of the weights in blocks from which rounding is that of a model."""
 WORST, SAMPLE = "worst", "sample"
+AUDIT = "audit.json"
+"""Scores before and after relearning."""
 
 
 class WorstResult(NamingResult):

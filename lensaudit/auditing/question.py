@@ -18,7 +18,7 @@ from lensaudit.data.suites import Split, load_suite
 from lensaudit.data.tofu import DEMO, FORGET10, TOFU_HUB, check_filters, forget_set
 from lensaudit.errors import InputError
 from lensaudit.models.hashing import file_sha256, folder_sha256
-from lensaudit.models.hub_files import fetch
+from lensaudit.models.hub_files import WANTED, fetch
 from lensaudit.models.registry import (
     ModelSpec,
     anchors_of,
@@ -57,8 +57,6 @@ PATCH, EVAL, KNOW = "patch", "eval", "know"
 """Of an audit's folder: depth, what each model says, and which values it binds to whom."""
 LOG = log_name("tofu")
 MAKE_ONE = "prefix and entity per row are made by `lensaudit annotate`"
-_READ = ("*.safetensors", "*.json", "*.jinja", "*.model", "*.txt")
-"""Files of a model's folder that are read: weights, and how they are used."""
 _HIDING = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 _OF_KEPT_FACTS = {"collateral", "selectivity"}
 """Metrics that read the facts to keep as well."""
@@ -212,7 +210,7 @@ def _models(names: Sequence[str], settings: PatchSettings) -> dict[str, ModelSpe
 def _content(spec: ModelSpec) -> list[Any]:
     """What a name stands for: its place, and every file that is read."""
     folder = spec.local or fetch(spec)
-    files = sorted(path for pattern in _READ for path in folder.glob(pattern))
+    files = sorted({path for pattern in WANTED for path in folder.glob(pattern)})
     place = [spec.name, spec.repo, spec.revision, str(spec.local)]
     adapter = spec.adapter and _content(spec.adapter)
     return [*place, [[one.name, file_sha256(one)] for one in files], adapter]

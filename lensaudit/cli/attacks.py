@@ -119,8 +119,7 @@ def relearn(settings: RelearnSettings, as_json: bool, dry_run: bool) -> None:
         raise click.UsageError("give --out DIR for the checkpoint, or --audit for the scores alone")
 
     if dry_run:
-        job = library.attacks_relearn.prepare(settings, settings.model)
-        say("\n".join(job.planned(settings.out, force=settings.force, tell=notice)))
+        say(library.attacks_relearn.planned(settings, notice=notice))
         return
     if not settings.audit:
         made = looked_up(lambda: library.attacks_calls.relearned, settings)

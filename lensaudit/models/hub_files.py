@@ -13,7 +13,7 @@ from lensaudit.models.hashing import TOKENIZER_FILES
 from lensaudit.models.registry import ModelSpec
 
 WANTED = ("*.safetensors", "*.json", "*.jinja", *TOKENIZER_FILES)
-
+"""Files of a model's folder that are read: weights, and how they are used."""
 UNWANTED = ("*/*", "consolidated*", "*.index.fp16.json")
 """Subfolders (other formats) and Mistral's second copy of its weights."""
 

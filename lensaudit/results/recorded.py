@@ -21,6 +21,7 @@ def in_folder(
     inputs: Mapping[str, Any],
     device: str,
     files: Iterable[str],
+    file: str = "summary.json",
     fresh: bool = False,
     computed: Callable[[], object] = lambda: None,
     notice: Notice = unheard,
@@ -30,12 +31,13 @@ def in_folder(
     Args:
         run: its folder.
         identity: what tells it from others.
-        record: of its kind, as `summary.json` holds it.
+        record: of its kind, as its file holds it.
         work: writes all other files, and returns the record.
         options: of the run, for the manifest.
         inputs: what each name stood for, for the manifest.
         device: for the manifest.
         files: that the manifest answers for.
+        file: of the record.
         fresh: make it again.
         computed: what `work` writes; a finished run, be it another one that is replaced, stays as
             it is until that is there.
@@ -45,7 +47,7 @@ def in_folder(
         InputError: the folder holds something else.
     """
     started, out = time.monotonic(), run.path
-    path = out / "summary.json"
+    path = out / file
     if run.is_done and not fresh:
         notice(nothing_to_do(out))
         return read_as(record, path)
@@ -55,9 +57,8 @@ def in_folder(
     found, inputs = work(), {**identity, **inputs}
     write_json(path, document(found))
     command = run.command
-    made = manifest(
-        command, kind=command, options=options, inputs=inputs, device=device, started=started
-    )
+    how = {"options": options, "inputs": inputs, "device": device, "started": started}
+    made = manifest(command, kind=command.partition(" ")[0], **how)
     seal(out, made, key=run.key, files=files)
     return found
 

@@ -56,14 +56,14 @@ def seal(folder: Path, made: Manifest, *, key: str, files: Iterable[str]) -> Pat
     return replace(made, inputs={**made.inputs, "key": key}).write(folder, files)
 
 
-def held(folder: Path) -> str:
-    """Message where a run is asked again."""
-    return f"{folder} holds this run already"
+def held(folder: Path, what: str = "run") -> str:
+    """Message where a run is asked again, or what it makes."""
+    return f"{folder} holds this {what} already"
 
 
-def nothing_to_do(folder: Path) -> FolderRemark:
+def nothing_to_do(folder: Path, what: str = "run") -> FolderRemark:
     """Message where a run is asked again and its result is read."""
-    return FolderRemark(f"{held(folder)}; nothing to do")
+    return FolderRemark(f"{held(folder, what)}; nothing to do")
 
 
 def finished(folder: Path, key: str, command: str, name: str = MANIFEST) -> bool:

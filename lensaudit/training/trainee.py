@@ -30,7 +30,7 @@ from lensaudit.models.sizes import n_parameters
 from lensaudit.models.weight_files import INDEX, SINGLE, header_of
 from lensaudit.progress import Notice, unheard
 from lensaudit.results.manifest import MANIFEST, Manifest, manifest
-from lensaudit.results.run_folder import RunFolder, seal
+from lensaudit.results.run_folder import RunFolder, held, seal
 from lensaudit.text import digest
 from lensaudit.training.record import LOSSES, STATE_FOLDER
 from lensaudit.training.train import (
@@ -352,7 +352,7 @@ class CheckpointJob(ABC):
             run = self.folder(out, force=force, tell=tell)
             _ = run.path  # refused where it holds something else
             if run.is_done:
-                return [f"nothing to do: {out} holds this model already"]
+                return [f"nothing to do: {held(out, 'model')}"]
         return self.plan(out)
 
     @abstractmethod

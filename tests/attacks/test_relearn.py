@@ -13,12 +13,15 @@ from support.tolerance import NATS
 import lensaudit as la
 from lensaudit.attacks import relearn as room
 from lensaudit.attacks.relearn import (
+    RelearnAudit,
     RelearnJob,
     prepare,
     relearned,
     run_of,
 )
 from lensaudit.attacks.settings import DEMO_RELEARNING, Relearning, RelearnSettings
+from lensaudit.auditing.question import asked_of_eval
+from lensaudit.auditing.settings import AuditSettings
 from lensaudit.data.chat import Encoding
 from lensaudit.data.facts import answered
 from lensaudit.errors import InputError
@@ -207,7 +210,9 @@ def audited(place, auditing):
     steps = []
     jobs = {name: job_of(name) for name in ("demo/masked_upper", "demo/retain")}
     work, kept = place / "work", place / "kept"
-    found = room.recovery(jobs, auditing, work, keep=kept, progress=steps.append)
+    found = RelearnAudit(
+        jobs=jobs, asked=auditing, work=work, keep=kept, progress=steps.append
+    ).found()
     steps = [one for one in steps if one.stage == "step"]
     return found, steps, (jobs, work, kept)
 
@@ -226,19 +231,60 @@ def test_what_hides_recovers_more_than_retain_learns(audited):
 
 
 def test_the_same_audit_is_read_and_another_is_not(audited, auditing, monkeypatch):
-    found, _, (jobs, work, _) = audited
+    found, _, (jobs, work, kept) = audited
     monkeypatch.setattr(RelearnJob, "make", None)
-    assert room.recovery(jobs, auditing, work, keep=None) == found
+    assert RelearnAudit(jobs=jobs, asked=auditing, work=work).found() == found
+    assert RelearnAudit(jobs=jobs, asked=auditing, work=work, keep=kept).plan().splitlines() == [
+        f"{kept} holds this model already",
+        f"nothing to do: {work} holds this run already",
+    ]
     fewer = {"demo/masked_upper": jobs["demo/masked_upper"]}
+    other = RelearnAudit(jobs=fewer, asked=auditing, work=work, keep=kept)
+    with pytest.raises(InputError, match=r"holds a run with other settings; .*--force"):
+        other.found()
     with pytest.raises(TypeError):  # it would train
-        room.recovery(fewer, auditing, work, keep=None)
+        RelearnAudit(jobs=fewer, asked=auditing, work=work).found()
+    replacing = replace(other, force=True).plan().splitlines()
+    assert replacing[1].startswith("scores of demo/masked_upper before and after; writes ")
+
+
+def test_scores_that_were_changed_since_are_refused(audited, auditing, tmp_path):
+    _, _, (jobs, work, kept) = audited
+    copied = shutil.copytree(work, tmp_path / "work")
+    scores = (work / "audit.json").read_text()
+    (copied / "audit.json").write_text(scores.replace("0", "1"))
+    edited = RelearnAudit(jobs=jobs, asked=auditing, work=copied, keep=kept)
+    with pytest.raises(InputError, match=r"audit.json: was changed after .*--force"):
+        edited.check()
+    assert "scores of demo/masked_upper and" in replace(edited, force=True).plan()
+
+
+@pytest.mark.parametrize("data", ["demo", "forget10", "~/rows.json", "rows.json"])
+def test_data_means_what_it_means_to_an_audit(data, auditing, tmp_path):
+    asked = replace(auditing, data=data)
+    suite = RelearnAudit(jobs={}, asked=asked, work=tmp_path).suite
+    theirs = asked_of_eval(AuditSettings(data=data))
+    for name in ("data", "forget", "forget_split"):
+        assert getattr(suite, name) == getattr(theirs, name)
+
+
+def test_what_cannot_be_asked_is_refused_before_anything_is_trained(
+    auditing, tmp_path, monkeypatch
+):
+    def refused(*given):
+        raise InputError("no such rows")
+
+    monkeypatch.setattr(room, "open_in", refused)
+    jobs = {"demo/masked_upper": job_of("demo/masked_upper")}
+    with pytest.raises(InputError, match="no such rows"):
+        RelearnAudit(jobs=jobs, asked=auditing, work=tmp_path / "work").check()
 
 
 def test_an_audit_that_was_killed_after_its_scores_is_sealed_by_the_next(audited, auditing):
     found, _, (jobs, work, _) = audited
     (work / "manifest.json").rename(work / "begun.json")
     (work / "attacked" / "demo-retain").mkdir(parents=True)
-    assert room.recovery(jobs, auditing, work, keep=None) == found
+    assert RelearnAudit(jobs=jobs, asked=auditing, work=work).found() == found
     assert not list(work.glob("attacked")) + list(work.glob("begun.json"))
     (model,) = verdicts([work]).models
     assert model.weights == open_model("demo/masked_upper").weights
@@ -256,9 +302,10 @@ def test_an_audit_that_was_killed_before_its_scores_gives_way_to_another(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(room, "shifts", shifts)
+    work, kept = place / "killed", place / "killed_of"
     for asked in (jobs, other):
         with pytest.raises(KeyboardInterrupt):
-            room.recovery(asked, auditing, place / "killed", keep=None)
+            RelearnAudit(jobs=asked, asked=auditing, work=work, keep=kept, force=True).found()
     ((first,), (second,)) = made
     assert first["inputs"]["key"] != second["inputs"]["key"]
 
