@@ -1,6 +1,7 @@
-"""What a process does once the one that began it is gone."""
+"""Processes beside this one: how many have a core, and what each does once this one is gone."""
 
 import multiprocessing
+import os
 import threading
 from collections.abc import Callable
 
@@ -18,3 +19,8 @@ def when_orphaned(end: Callable[[], object]) -> None:
             end()
 
         threading.Thread(target=wait, daemon=True).start()
+
+
+def n_cores() -> int:
+    """Processor cores that this process may use, where the system tells; else those there are."""
+    return len(getattr(os, "sched_getaffinity", lambda _: range(os.cpu_count() or 1))(0))

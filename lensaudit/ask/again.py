@@ -12,6 +12,7 @@ from typing import Any, TypeVar, get_type_hints
 
 from lensaudit.auditing.calls import answered, told
 from lensaudit.auditing.question import content_key
+from lensaudit.auditing.result import SUMMARY
 from lensaudit.choices import option_in
 from lensaudit.data.facts import EMBEDDED
 from lensaudit.data.rows import kept_of_hub
@@ -22,12 +23,15 @@ from lensaudit.models.registry import default_data, load_registry, resolve, usua
 from lensaudit.progress import FolderRemark, Notice, unheard
 from lensaudit.results.manifest import MANIFEST
 from lensaudit.results.owner import check_free
-from lensaudit.results.question import Question
+from lensaudit.results.question import Key, Question
+from lensaudit.results.reading import read_as
+from lensaudit.results.run import RunResult
 from lensaudit.results.run_folder import RunFolder, nothing_to_do
 from lensaudit.settings import Option, Place, results_folder, several
 from lensaudit.text import digest, slug
 
 R = TypeVar("R")
+One = TypeVar("One", bound=RunResult)
 PACKAGE = Path(__file__).parents[1]
 MOST_FILES = 256
 """Most files of a folder that is hashed; a run on a larger one is not found again."""
@@ -99,6 +103,7 @@ def once(
     written: Callable[[R], Sequence[Path]] | None = None,
     says: bool = True,
     whole: Callable[[R], bool] = lambda _: True,
+    key: Key | None = None,
 ) -> R:
     """The result of a run: read where its folders say that they were asked the same, else made.
 
@@ -113,6 +118,7 @@ def once(
         written: the folders of a result that was made; None: the usual ones.
         says: it is remarked that there is nothing to do.
         whole: whether a result may be the answer another time.
+        key: of the question; None: that of `asked`.
     """
 
     def found(question: Question) -> R | None:
@@ -133,7 +139,31 @@ def once(
         return result, [one / manifest for one in places] if whole(result) else []
 
     fresh = getattr(asked.settings, "fresh", False)
-    return answered(asked.key, found, make, notice, fresh=fresh)
+    return answered(key or asked.key, found, make, notice, fresh=fresh)
+
+
+def once_of_one(
+    command: str,
+    source: str,
+    settings: Any,
+    folder: Path | None,
+    kind: tuple[type[One], type[Any]],
+    made: Callable[[Notice, Callable[[], None]], One],
+    notice: Notice,
+    key: Key | None = None,
+) -> One:
+    """The result of a command on one model, in its usual folder, beside it, or in one named."""
+    result, record = kind
+    return once(
+        Asked(settings=settings, names=(source,)),
+        [usual_place(command, source, folder)],
+        lambda places: result(source, places[0], read_as(record, places[0] / SUMMARY)),
+        made,
+        notice=notice,
+        named=folder is not None,
+        written=lambda found: [found.folder],
+        key=key,
+    )
 
 
 def usual_place(command: str, source: str, folder: Path | None) -> Path:

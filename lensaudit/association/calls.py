@@ -1,24 +1,20 @@
 """`la.know`, and `la.audit`, which asks who has what as well; what is answered is read."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lensaudit.ask.again import usual_place
+from lensaudit.ask.again import once_of_one
 from lensaudit.ask.door import door, places_for
 from lensaudit.association.question import asked_of_know, know_key
 from lensaudit.association.result import COMMAND, KnowResult
 from lensaudit.association.settings import KnowSettings
-from lensaudit.auditing.calls import answered, told
-from lensaudit.auditing.result import SUMMARY
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import Notice, Tell, unheard
 from lensaudit.results.kinds.know import KnowRecord
-from lensaudit.results.manifest import MANIFEST
-from lensaudit.results.question import Question
-from lensaudit.results.reading import read_as
 
 if TYPE_CHECKING:
     from lensaudit.association.opening import Know
@@ -77,25 +73,16 @@ def known(
     progress: Tell = unheard,
 ) -> KnowResult:
     """Run `association.run.know_into`, or read the files of a finished run."""
-    usual = usual_place(COMMAND, source, folder)
 
-    def made(question: Question) -> tuple[KnowResult, list[Path]]:
+    def made(tell: Notice, opened: Callable[[], None]) -> KnowResult:
         from lensaudit.association.run import know_into  # seconds to import
 
-        found = know_into(source, settings, folder, notice=question.tell, progress=progress)
-        question.opened()
-        return found, [found.folder / MANIFEST]
+        found = know_into(source, settings, folder, notice=tell, progress=progress)
+        opened()  # what a run of `know` remarks is true of its result
+        return found
 
-    def found(question: Question) -> KnowResult | None:
-        place = question.where(usual, named=folder is not None)
-        return told(
-            question,
-            [place / MANIFEST],
-            lambda: KnowResult(source, place, read_as(KnowRecord, place / SUMMARY)),
-            notice,
-        )
-
-    return answered(lambda: know_key(source, settings), found, made, notice)
+    kind, key = (KnowResult, KnowRecord), partial(know_key, source, settings)
+    return once_of_one(COMMAND, source, settings, folder, kind, made, notice, key)
 
 
 @door(KnowSettings)

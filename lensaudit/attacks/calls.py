@@ -6,9 +6,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from lensaudit.ask.again import ANCHORS, Asked, once, usual_place
+from lensaudit.ask.again import ANCHORS, Asked, once, once_of_one
 from lensaudit.ask.door import door, places_for
 from lensaudit.attacks.result import (
     AUDIT,
@@ -47,8 +47,6 @@ from lensaudit.training.settings import UnlearnSettings
 notice = logging.getLogger(__name__).warning
 """Remarks on a result; without a handler Python prints them on stderr."""
 
-One = TypeVar("One", bound=RunResult)
-
 
 def attacked(
     source: str,
@@ -66,7 +64,9 @@ def attacked(
         return worst_into(source, settings, folder, notice=tell, progress=progress, opened=opened)
 
     with entered(settings):
-        return _of_one(WORST, source, settings, folder, (WorstResult, WorstRecord), made, notice)
+        return once_of_one(
+            WORST, source, settings, folder, (WorstResult, WorstRecord), made, notice
+        )
 
 
 @contextmanager
@@ -103,29 +103,7 @@ def sampled(
 
         return sample_into(source, settings, folder, notice=tell, progress=progress, opened=opened)
 
-    return _of_one(SAMPLE, source, settings, folder, (RunResult, SampleRecord), made, notice)
-
-
-def _of_one(
-    command: str,
-    source: str,
-    settings: Any,
-    folder: Path | None,
-    kind: tuple[type[One], type[Any]],
-    made: Callable[[Notice, Callable[[], None]], One],
-    notice: Notice,
-) -> One:
-    """The result of an attack on one model, in its usual folder, beside it, or in one named."""
-    result, record = kind
-    return once(
-        Asked(settings=settings, names=(source,)),
-        [usual_place(command, source, folder)],
-        lambda places: result(source, places[0], read_as(record, places[0] / SUMMARY)),
-        made,
-        notice=notice,
-        named=folder is not None,
-        written=lambda found: [found.folder],
-    )
+    return once_of_one(SAMPLE, source, settings, folder, (RunResult, SampleRecord), made, notice)
 
 
 def brought_back(

@@ -15,6 +15,7 @@ from lensaudit.errors import InputError
 from lensaudit.files import check_plain, make_folder, read_json, write_json
 from lensaudit.progress import FolderRemark
 from lensaudit.results.manifest import BEGUN, COMPARISON, MANIFEST, manifests_of, models_in
+from lensaudit.results.planned import PLAN, is_ours
 from lensaudit.results.reading import json_object, part
 from lensaudit.settings import results_folder
 from lensaudit.text import digest, is_path, slug
@@ -23,7 +24,7 @@ _SHARED = ("gym", "meta", "patch")
 """First words of commands whose results may share a folder, each with a manifest of its own."""
 _LEFT = {
     "curve.json": "watch",
-    "plan.json": "sweep",
+    PLAN: "sweep",
     "collected.json": "sweep collect",
     "attacks.jsonl": "effort",
     "vectors": "steer",
@@ -46,7 +47,13 @@ def other_owner(folder: Path, command: str) -> str | None:
     """
     if not folder.is_dir():
         return None
-    owners = {*[owner for name, owner in _LEFT.items() if (folder / name).exists()][:1]}
+    owners = {
+        *[
+            one
+            for name, one in _LEFT.items()
+            if (folder / name).exists() and (name != PLAN or is_ours(folder / name))
+        ][:1]
+    }
     for name in (*manifests_of(folder), BEGUN):
         with suppress(InputError):  # of a damaged one: its command is told to run again
             said = json_object(folder / name).get("command") if (folder / name).exists() else None
@@ -54,8 +61,8 @@ def other_owner(folder: Path, command: str) -> str | None:
                 owners.add(said)
             elif name == MANIFEST:
                 return _NOBODY
-    other = min((one for one in owners if _kin(one) != _kin(command)), default=None)
-    return other and f"`lensaudit {other}`"
+    others = (one for one in sorted(owners) if _kin(one) != _kin(command))
+    return next((f"`lensaudit {one}`" for one in others), None)
 
 
 _NOBODY = "an unknown program"

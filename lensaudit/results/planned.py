@@ -56,7 +56,7 @@ def missing_in(places: Iterable[Path]) -> Iterator[tuple[Path, str, str]]:
 
 def _of_plan(file: Path) -> _Said | None:
     """Units of a plan without a result; None of a plan of `meta`, or of another program."""
-    content = part(read_json(file)) if _is_ours(file) else {}
+    content = part(read_json(file)) if is_ours(file) else {}
     if "lensaudit" not in content:
         return None
     made = content.pop("hash", None)
@@ -82,10 +82,12 @@ def _of_collection(file: Path) -> _Said:
     return str(found.get("plan")), part(found, "missing")
 
 
-def _is_ours(plan: Path) -> bool:
+def is_ours(plan: Path) -> bool:
     """Whether a plan is of a sweep, be it cut or damaged: it names the version or has units."""
     with os_errors(plan):
-        return b'"lensaudit"' in plan.read_bytes() or (plan.parent / UNITS).is_dir()
+        return (plan.is_file() and b'"lensaudit"' in plan.read_bytes()) or (
+            plan.parent / UNITS
+        ).is_dir()
 
 
 def _of_variant(file: Path) -> _Said | None:

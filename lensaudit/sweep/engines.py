@@ -27,7 +27,7 @@ from typing import Any
 from lensaudit.choices import in_commas
 from lensaudit.errors import InputError, TryAgainError, need, told_by
 from lensaudit.files import os_errors
-from lensaudit.orphans import when_orphaned
+from lensaudit.orphans import n_cores, when_orphaned
 from lensaudit.sweep.attempts import MAX_KILLS, Preempted, UnitState, state_of
 from lensaudit.sweep.plan import Sweep, Unit, read_plan
 from lensaudit.sweep.run import (
@@ -155,7 +155,7 @@ def slots_for(settings: RunSettings) -> list[Mapping[str, str]]:
     workers, per_gpu = settings.workers, settings.per_gpu
     gpus = in_commas(settings.gpus or "")
     if not gpus:
-        return [{}] * (workers or max(1, (os.cpu_count() or 1) // CORES_PER_WORKER))
+        return [{}] * (workers or max(1, n_cores() // CORES_PER_WORKER))
     share = {SHARE: f"{GPU_PART / per_gpu:.4f}"} if per_gpu > 1 else {}
     slots = [{"CUDA_VISIBLE_DEVICES": gpu, **share} for _ in range(per_gpu) for gpu in gpus]
     if workers is not None and workers > len(slots):

@@ -255,7 +255,10 @@ def test_a_run_beside_its_usual_folder_is_found_there_again(tmp_path, monkeypatc
 
     for one, place in zip(lines, made, strict=True):
         assert run(one) == 0  # read: nothing can be made
-        assert json.loads(capsys.readouterr().out)["out"] == place
+        said = capsys.readouterr()
+        assert json.loads(said.out)["out"] == place
+        assert f"{place} holds this run already; nothing to do\n" in said.err
+        assert "this run goes to" not in said.err  # it went there, the first time
 
     with pytest.raises(ImportError):  # a folder that is named is not exchanged
         run([*lines[1], "--out", str(first)])

@@ -10,7 +10,7 @@ from lensaudit.errors import InputError, TryAgainError
 from lensaudit.files import append_jsonl, check_output, read_text, write_bytes
 from lensaudit.results.integrity import check_result, check_whole
 from lensaudit.results.manifest import BEGUN, MANIFEST, manifest, signed, signed_object
-from lensaudit.results.owner import claim
+from lensaudit.results.owner import claim, other_owner
 from lensaudit.results.renewal import renew
 from lensaudit.turns import alone
 
@@ -65,6 +65,18 @@ def test_files_of_nobody_we_know_stay_as_they_are(tmp_path):
     with pytest.raises(InputError, match=r"results\.jsonl: was written by an unknown program"):
         claim(tmp_path, "patch", FILES)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["results.jsonl"]
+
+
+def test_a_plan_is_a_sweeps_where_it_says_so(tmp_path):
+    plan = tmp_path / "plan.json"
+    plan.write_text('{"format_version": "1.2", "planned_values": {}}')  # Terraform writes such
+    assert other_owner(tmp_path, "patch") is None
+    for ours in ('{"lensaudit": "0.1", "units": []}', '{"lensaudit": "0.1", "uni'):
+        plan.write_text(ours)
+        assert other_owner(tmp_path, "patch") == "`lensaudit sweep`"
+    plan.write_text("")  # cut by a full disk
+    (tmp_path / "units").mkdir()
+    assert other_owner(tmp_path, "patch") == "`lensaudit sweep`"
 
 
 def test_the_result_of_another_command_stays_as_it_is(tmp_path):

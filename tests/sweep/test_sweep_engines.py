@@ -157,6 +157,14 @@ def test_slots_share_gpus_and_their_memory():
         slots_for(RunSettings(workers=5, gpus="0", per_gpu=4))
 
 
+def test_a_job_has_a_worker_for_four_of_the_cores_that_it_was_given(monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {*range(8)}, raising=False)
+    assert len(slots_for(RunSettings(engine="pool"))) == 2
+    monkeypatch.delattr(os, "sched_getaffinity")
+    assert len(slots_for(RunSettings(engine="pool"))) == 16
+
+
 @pytest.mark.parametrize(
     ("device", "visible", "n", "wanted"),
     [

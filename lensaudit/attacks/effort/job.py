@@ -18,7 +18,7 @@ from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import Checkpoint
 from lensaudit.models.memory import free_bytes
 from lensaudit.models.sizes import n_parameters
-from lensaudit.orphans import when_orphaned
+from lensaudit.orphans import n_cores, when_orphaned
 from lensaudit.progress import Progress, Tell, unheard
 from lensaudit.results.kinds.effort import TrainingRate
 from lensaudit.text import digest
@@ -143,9 +143,7 @@ def fitting_workers(model: Checkpoint, device: str) -> int:
     needed = training_bytes(n_parameters(model.folder), copies=2)
     free = free_bytes(device)
     fitting = 1 if free is None else max(1, free // (2 * needed))
-    # what this process may use, where the system tells; else what there is
-    cores = getattr(os, "sched_getaffinity", lambda _: range(os.cpu_count() or 1))(0)
-    return min(len(cores), fitting)
+    return min(n_cores(), fitting)
 
 
 def fill(log: Log, attacks: Sequence[EffortJob], *, workers: int, report: Tell) -> None:
