@@ -95,14 +95,14 @@ def quantise_in_place(
 def quantised_names(model: Any) -> tuple[str, ...]:
     """Modules that transformers' `BitsAndBytesConfig` would convert, by its own rule.
 
-    Linear layers inside the blocks; not the output layer, what is tied to it, or the last module.
-    Embeddings and norms are no linear layers.
+    Linear layers inside the blocks; not the output layer, what is tied to it, the last module, or
+    what the model's class keeps in float32. Embeddings and norms are no linear layers.
     """
     from transformers.pytorch_utils import Conv1D  # the three take seconds to import
-    from transformers.quantizers.base import get_keys_to_not_convert
+    from transformers.quantizers.base import HfQuantizer
     from transformers.quantizers.quantizers_utils import should_convert_module
 
-    kept = get_keys_to_not_convert(model)
+    kept = HfQuantizer.get_modules_to_not_convert(model, None, model._keep_in_fp32_modules)
     return tuple(
         name
         for name, module in model.named_modules()

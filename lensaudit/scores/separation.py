@@ -39,7 +39,8 @@ class Threshold:
 def best_threshold(knows: Values, forgot: Values) -> Threshold | None:
     """The lowest midpoint of consecutive distinct scores with the highest accuracy.
 
-    None where all scores are one number, or one is NaN.
+    The higher of two scores where no float lies between them. None where all scores are one number,
+    or one is NaN.
 
     >>> best_threshold([0.5, 0.9], [0.1, 0.7])
     Threshold(at=0.3, accuracy=0.75)
@@ -48,12 +49,12 @@ def best_threshold(knows: Values, forgot: Values) -> Threshold | None:
         ValueError: an empty pool.
     """
     both = joined("threshold", knows, forgot)
-    if both is None:
+    if both is None or (both == both[0]).all():
         return None
     distinct = np.unique(both)
-    if len(distinct) < 2:
-        return None
-    midpoints = (distinct[:-1] + distinct[1:]) / 2
+    halves = np.nan_to_num(distinct) / 2  # the sum of two scores may be beyond floats
+    midpoints = halves[:-1] + halves[1:]
+    midpoints = np.where(midpoints > distinct[:-1], midpoints, distinct[1:])
     above, below = both[: len(knows), None] >= midpoints, both[len(knows) :, None] < midpoints
     right = above.sum(0) + below.sum(0)  # whole numbers: equal accuracies compare equal
     best = int(right.argmax())

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 import torch
 from support import tiny_model, tiny_model_of, without
-from transformers import GPT2Config, GPT2LMHeadModel
+from transformers import AutoConfig, AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
 from lensaudit.errors import InputError, WorkError
-from lensaudit.models.quantize import engine_of, int8, nf4, overall, quantised
+from lensaudit.models.quantize import engine_of, int8, nf4, overall, quantised, quantised_names
 
 
 def changed(before, after):
@@ -42,6 +42,21 @@ def test_biases_and_norms_of_other_families_stay(kind):
     names = changed(model, quantised(model, "nf4", engine="torch")[0])
     assert len(names) == 4 * 7
     assert all(name.endswith("_proj.weight") for name in names)
+
+
+def test_what_a_class_keeps_in_float32_stays():
+    """As transformers' quantizer of bitsandbytes leaves it out."""
+    sizes = {"hidden_size": 32, "intermediate_size": 16, "moe_intermediate_size": 16}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "q_lora_rank": 8}
+    few = {"num_hidden_layers": 1, "n_routed_experts": 2, "kv_lora_rank": 8, "vocab_size": 40}
+    model = AutoModelForCausalLM.from_config(
+        AutoConfig.for_model("glm_moe_dsa", **sizes, **heads, **few)
+    )
+    kept = "model.layers.0.self_attn.indexer.weights_proj"
+    assert type(model.get_submodule(kept)) is torch.nn.Linear
+    names = quantised_names(model)
+    assert kept not in names
+    assert kept.replace("weights_proj", "wk") in names
 
 
 def test_the_transposed_layers_of_gpt2_are_rounded_along_their_inputs():

@@ -133,6 +133,17 @@ def test_the_threshold_is_the_first_midpoint_of_highest_accuracy(knows, forgot):
     assert best_threshold(knows, forgot) == by_hand(knows, forgot)
 
 
+@pytest.mark.parametrize(
+    ("low", "high"),
+    [(1e308, 1.7e308), (1.0, math.nextafter(1.0, 2.0)), (0.0, 5e-324), (-math.inf, 1.0)],
+)
+def test_neighbours_and_scores_at_the_end_of_floats_are_told_apart(low, high):
+    found = best_threshold([high, high], [low])
+    assert found.accuracy == 1.0
+    assert low < found.at <= high
+    assert best_threshold([math.inf], [-math.inf]) == Threshold(0.0, 1.0)
+
+
 def test_one_value_has_no_threshold():
     assert best_threshold([0.5, 0.5], [0.5]) is None
     assert best_threshold([0.5, math.nan], [0.1]) is None
