@@ -154,7 +154,7 @@ question and answer, without options; the answer, after the question without opt
 Readout = Literal["letter", "answer"]
 Selection = Literal["per_v", "global", "nested"]
 """The best cell of each V, then the mean: the strongest attacker, the most optimistic; the cell
-with the best mean over all V, as upstream does; chosen on one half of each V and scored on the
+(learning rate, epoch) with the best mean over all V; chosen on one half of each V and scored on the
 other, both ways: not optimistic."""
 EpochRule = Literal["max", "final"]
 """Any epoch, as in the paper; the last one, as in the upstream fork."""

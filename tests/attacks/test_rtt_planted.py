@@ -144,6 +144,12 @@ def test_runs_beside_the_log_are_read_as_the_forks_and_come_to_the_same(finished
         assert set(theirs.main.accuracies) == {"B", "C", "N"}
         assert theirs.all_splits["A"].value == pytest.approx(ours.all_splits["A"].value)
         assert theirs.main.recovery_adjusted.value == pytest.approx(ours.main.adjusted.value)
+        ways = {(one.selection, f"{one.rule}_epoch"): one for one in ours.others}
+        for one in theirs.others:
+            if one.selection != "fork":
+                by_log = ways[one.selection, one.acc_selection_rule].accuracies
+                for condition, accuracy in one.accuracies.items():
+                    assert accuracy.value == pytest.approx(by_log[condition].value)
 
 
 @pytest.mark.parametrize("match", [False, True])

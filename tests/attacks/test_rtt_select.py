@@ -186,6 +186,7 @@ def test_the_forks_files_are_selected_per_v_and_globally_on_the_same_splits(tmp_
     # best epoch: split 0 .5 and .6, split 1 .7 and .35; last epoch: .5 and .4, .7 and .3
     assert found["per_v", "max_epoch"] == pytest.approx((0.6 + 0.7) / 2)
     assert found["global", "max_epoch"] == pytest.approx((0.5 + 0.7) / 2)
+    assert found["fork", "max_epoch"] == pytest.approx((0.5 + 0.7) / 2)
     assert found["per_v", "final_epoch"] == found["global", "final_epoch"] == pytest.approx(0.6)
     # split 2 was never held out
     assert study.as_they_are["A"].value == pytest.approx((0.2 + 0.4) / 2)
@@ -193,7 +194,27 @@ def test_the_forks_files_are_selected_per_v_and_globally_on_the_same_splits(tmp_
     assert study.main.recovery_rate.value == pytest.approx(0.65 / 0.9)
     assert study.main.gap_closed.value == pytest.approx((0.65 - 0.3) / (0.9 - 0.3))
     assert study.main.recovery_adjusted.why == "condition N is missing"
-    assert "B: 0.650 by the best cell of each V, 0.600 by one cell for all V: 0.050 apart" in (
+    assert (
+        "B: 0.650 by the best cell of each V, 0.600 by one cell for all V: 0.050 apart; 0.600 by "
+        "the fork's code: one run for all V, the best epoch of each"
+    ) in study.notes
+
+
+def test_global_is_one_epoch_for_all_and_the_forks_own_best_has_another_name(tmp_path):
+    curves = {0: {1: 0.75, 2: 0.6875}, 1: {1: 0.5625, 2: 0.8125}}
+    runs = [retrained(n, 1e-3, curve) for n, curve in curves.items()]
+    (study,) = read(in_files(tmp_path, runs=(*runs, *C)))
+    ways = {(one.selection, one.acc_selection_rule): one for one in (study.main, *study.others)}
+    found = {way: one.accuracies["B"].value for way, one in ways.items()}
+    # each epoch's mean: (.75 + .5625) / 2 = .65625 and (.6875 + .8125) / 2 = .75
+    assert found["global", "max_epoch"] == found["global", "final_epoch"] == 0.75
+    assert [cell["epoch"] for cell in ways["global", "max_epoch"].chosen["B"]] == [2, 2]
+    # each V at its best epoch, (.75 + .8125) / 2: of one learning rate the fork and `per_v` agree
+    assert found["fork", "max_epoch"] == found["per_v", "max_epoch"] == 0.78125
+    assert [cell["epoch"] for cell in ways["per_v", "max_epoch"].chosen["B"]] == [1, 2]
+    assert len(ways) == 5
+    (study,) = read(tmp_path, rule="final")
+    assert "B: 0.750 by the best cell of each V, 0.750 by one cell for all V: 0.000 apart" in (
         study.notes
     )
 

@@ -3,9 +3,11 @@
     unlearning/*.csv    a row an unlearned model: its accuracy on every split after every epoch (A)
     ft/*.csv            a row a retrained model: its accuracy on one split (B, C; N is ours)
 
-A cell is (loss, lr, epochs), and a run's accuracy is that of its last epoch or the best after an
-epoch, as in `select_best_rtt_mean` of dsjoint/unlearning_evaluation-1 @ 68bde1f. The fork takes the
-cell with the best mean over all V runs; its protocol (`docs/PAPER.md`) asks for the best of each.
+A cell is (loss, lr, epoch), of runs of one length. `per_v`, which the fork's protocol asks for
+(`docs/PAPER.md`), takes the best of each V, and `global` one for all V, as of our own log. The
+fork's code (`select_best_rtt_mean` of dsjoint/unlearning_evaluation-1 @ 68bde1f) compares runs by
+their last epoch, or by their best one: a V then keeps an epoch of its own, and the outcome is
+called `fork`. By the last epoch it is `global`.
 """
 
 import ast
@@ -15,7 +17,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, product
 from pathlib import Path, PurePosixPath
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -46,6 +48,8 @@ WANTED = {
         "rtt_signature",
     ),
 }
+ForkSelection = Literal["per_v", "global", "fork"]
+"""The last is what the fork's code computes by the best epoch."""
 NO_LIMITS = "the files hold accuracies, not items: no interval"
 _BARE = re.compile(r"\b(?:nan|null)\b", re.IGNORECASE)
 _NUMPY = re.compile(r"\bnp\.float\d+\(([^()]*)\)")
@@ -53,9 +57,11 @@ _NUMPY = re.compile(r"\bnp\.float\d+\(([^()]*)\)")
 
 @dataclass(frozen=True, order=True)
 class ForkCell(GridCell):
-    """A run of the grid; `epoch` is how many it was to take."""
+    """A model of the grid: a run after an epoch, or, where `epoch` is `length`, the whole run."""
 
     loss: str = ""
+    length: int = 0
+    """Epochs that the run was to take."""
 
 
 @dataclass(frozen=True)
@@ -148,8 +154,9 @@ def _retrained_rows(path: Path) -> Iterator[RetrainedRow]:
             _whole(row["rtt_eval_split_id"], "rtt_eval_split_id", where),
             ForkCell(
                 _number(row["lr"], "lr", where),
-                _whole(row["epochs"], "epochs", where),
+                length := _whole(row["epochs"], "epochs", where),
                 row.get("loss_type", ""),
+                length,
             ),
             _curve(_cell(row, "forget_accs_local", dict, where), where, remarks),
             _held_out(row, where),
@@ -274,13 +281,13 @@ def _study(
     before = [row for row in before if row.held_out in (held, ())]
     accuracies = before[-1].accuracies if before else {}
     as_it_is = [accuracies.get(split) for split in held]
-    selections = (one for one in get_args(Selection) if one != "nested")
-    tried = product(selections, get_args(EpochRule))
+    tried = product(get_args(ForkSelection), get_args(EpochRule))
     ways = {way: _outcome(rows, held, *way, _mean(as_it_is)) for way in tried}
+    del ways["fork", "final"]  # by the last epoch the fork's code takes what `global` does
     notes = [
         "the files do not hold the accuracy of the original before unlearning: whether unlearning "
         "lowered it is not known",
-        *_apart(ways["per_v", settings.rule], ways["global", settings.rule]),
+        *_apart(ways["per_v", settings.rule], ways["global", settings.rule], ways["fork", "max"]),
         *chain.from_iterable(row.remarks for row in (*before[-1:], *rows)),
     ]
     if len(before) > 1:
@@ -324,14 +331,15 @@ def _held_by(
     return next(iter(said), tuple(sorted(splits)))
 
 
-def _apart(each: RttOutcome, one: RttOutcome) -> Iterator[str]:
-    """How far the best cell of each V lies above the one cell for all."""
+def _apart(each: RttOutcome, one: RttOutcome, fork: RttOutcome) -> Iterator[str]:
+    """How far the best cell of each V lies above the one cell for all, and what the fork says."""
     for condition in sorted(each.accuracies.keys() & one.accuracies.keys()):
-        a, b = (way.accuracies[condition].point for way in (each, one))
-        yield (
-            f"{condition}: {a:.3f} by the best cell of each V, {b:.3f} by one cell for all V: "
-            f"{a - b:.3f} apart"
-        )
+        a, b, c = (way.accuracies[condition].point for way in (each, one, fork))
+        said = f"{condition}: {a:.3f} by the best cell of each V, {b:.3f} by one cell for all V: "
+        said += f"{a - b:.3f} apart"
+        if one.acc_selection_rule == fork.acc_selection_rule:
+            said += f"; {c:.3f} by the fork's code: one run for all V, the best epoch of each"
+        yield said
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
@@ -349,7 +357,7 @@ def _accuracy(condition: str, values: Sequence[float | None]) -> dict[str, Accur
 def _outcome(
     rows: Sequence[RetrainedRow],
     held: Sequence[int],
-    selection: Selection,
+    selection: ForkSelection,
     rule: EpochRule,
     unlearned: float | None,
 ) -> RttOutcome:
@@ -358,14 +366,15 @@ def _outcome(
         runs = {
             # a split as one item, which is answered to so great a part
             HeldSplit(f"split_{split}", (0,), (0,)): {
-                row.cell: np.array([value])
+                cell: np.array([value])
                 for row in rows
                 if (row.condition, row.split) == (condition, split)
-                and (value := _accuracy_of(row.curve, rule)) is not None
+                for cell, value in _cells(row, selection, rule)
             }
             for split in held
         }
-        if found := select(runs, selection=selection, rule="max", n_epochs=0):  # type: ignore[arg-type]
+        shared: Selection = "per_v" if selection == "per_v" else "global"
+        if found := select(runs, selection=shared, rule="max", n_epochs=0):  # type: ignore[arg-type]
             chosen[condition] = found
     read: dict[Condition, dict[HeldSplit, set[GridCell]]] = {
         name: _read(rows, name, held) for name in chosen
@@ -394,22 +403,27 @@ def _read(
     """Every learning rate and epoch at which a split was read after training."""
     return {
         HeldSplit(f"split_{split}", (), ()): {
-            replace(row.cell, epoch=epoch)
+            replace(cell, length=0)
             for row in rows
             if (row.condition, row.split) == (condition, split)
-            for epoch, value in row.curve.items()
-            if epoch > 0 and value is not None
+            for cell, _ in _cells(row, "global", "max")
         }
         for split in held
     }
 
 
-def _accuracy_of(curve: Mapping[int, float | None], rule: EpochRule) -> float | None:
-    """Accuracy of one run; epoch 0, which the fork counts too, is the model before retraining."""
-    trained = {epoch: value for epoch, value in curve.items() if epoch > 0}
+def _cells(
+    row: RetrainedRow, selection: ForkSelection, rule: EpochRule
+) -> Iterator[tuple[ForkCell, float]]:
+    """What of a run is compared; epoch 0, which the fork counts too, is the model before it."""
+    trained = {epoch: value for epoch, value in row.curve.items() if epoch > 0}
+    known = {epoch: value for epoch, value in trained.items() if value is not None}
     if rule == "final":
-        return _last(trained)
-    return max((one for one in trained.values() if one is not None), default=None)
+        yield from ((row.cell, value) for value in [_last(trained)] if value is not None)
+    elif selection == "fork":
+        yield from ((row.cell, max(one)) for one in [known.values()] if one)
+    else:
+        yield from ((replace(row.cell, epoch=epoch), value) for epoch, value in known.items())
 
 
 def _ratio(
