@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from lensaudit.auditing.calls import patched
-from lensaudit.auditing.evaluate import evaluate_into
+from lensaudit.auditing.calls import evaluated, patched
 from lensaudit.auditing.question import KNOW, PATCH
 from lensaudit.auditing.result import PatchResult
 from lensaudit.auditing.settings import EvaluateSettings
@@ -103,7 +102,7 @@ def measure(
         if log is not None and not Path(log).exists():  # the retain model's evaluation failed
             asked = replace(asked, retain_log=None)
         try:
-            found.said[model] = evaluate_into(
+            found.said[model] = evaluated(
                 model,
                 asked,
                 place,

@@ -137,7 +137,7 @@ def evaluation_key(model: str, settings: EvaluateSettings) -> str:
     folders = [path_of(one) for one in (settings.tokenizer, settings.classifier)]
     files = [path_of(settings.template), log and log_file(log, settings)]
     return content_key(
-        settings,
+        replace(settings, retain_log=None),  # its content counts, however its place is spelled
         {role: resolve(name, registry) for role, name in named.items() if name is not None},
         depth=depth,
         rows=_digests(splits_of(model, settings)),

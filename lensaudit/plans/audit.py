@@ -50,7 +50,8 @@ def plan_of(opened: OpenedAudit) -> AuditPlan:
     """
     depth = planned(opened.depth, opened.neutral)
     steps = {
-        model: said.plan_of(one, done=said.is_there(one)) for model, one in opened.said.items()
+        model: said.plan_of(one, done=said.found_in(model, one.settings, one.place) is not None)
+        for model, one in opened.said.items()
     }
     anchor = anchor_of(opened.names, opened.settings)
     if anchor in steps and not steps[anchor].done:

@@ -1,6 +1,5 @@
 """How much of an evaluation is left to do?"""
 
-import json
 from pathlib import Path
 
 from lensaudit.auditing.calls import found_or
@@ -8,19 +7,12 @@ from lensaudit.auditing.evaluate import (
     OpenedEvaluation,
     compared,
     counted_in,
-    inputs_of,
     open_in,
-    reference_of,
-    run_in,
 )
 from lensaudit.auditing.settings import EvaluateSettings
-from lensaudit.files import read_json
 from lensaudit.plans.plan import Plan
-from lensaudit.results.integrity import is_whole
+from lensaudit.results.kinds.eval import EvaluationResult
 from lensaudit.results.locate import PASSES
-from lensaudit.results.manifest import MANIFEST, from_outside
-from lensaudit.results.owner import differences
-from lensaudit.text import canonical_json
 
 
 def plan_evaluation(model: str, settings: EvaluateSettings, folder: Path | None = None) -> Plan:
@@ -34,22 +26,21 @@ def plan_evaluation(model: str, settings: EvaluateSettings, folder: Path | None 
     Raises:
         InputError: as `evaluate_into`.
     """
-    found = found_or(lambda question: (None, ()), model, settings, folder)
-    if found is not None:
+    if (found := found_in(model, settings, folder)) is not None:
         return Plan((f"nothing to do: {found.folder} holds this result",), done=True)
     opened = open_in(model, settings, folder, rated=False)
     compared(settings, opened.passes)
     return plan_of(opened)
 
 
-def is_there(opened: OpenedEvaluation) -> bool:
-    """Whether its folder holds this result, whole, of the same rows and models compared with."""
-    settings, passes, place = opened.settings, opened.passes, opened.place
-    if settings.fresh or not is_whole(place) or differences(place, opened.run, run_in):
-        return False
-    made = read_json(place / MANIFEST)["inputs"]
-    inputs = inputs_of(passes) | reference_of(settings, place) | {"model": made["model"]}
-    return made == made | json.loads(canonical_json(inputs | from_outside()))
+def found_in(
+    model: str, settings: EvaluateSettings, folder: Path | None
+) -> EvaluationResult | None:
+    """The result that a run would read from its files, computing and writing nothing; or None.
+
+    Arguments are those of `plan_evaluation`.
+    """
+    return found_or(lambda question: (None, ()), model, settings, folder)
 
 
 def plan_of(opened: OpenedEvaluation, *, done: bool = False) -> Plan:
@@ -57,7 +48,7 @@ def plan_of(opened: OpenedEvaluation, *, done: bool = False) -> Plan:
 
     Args:
         opened: the evaluation.
-        done: its result is there, and only read again from passes that are kept.
+        done: its result is there, and only read, see `found_in`.
     """
     settings, passes, place = opened.settings, opened.passes, opened.place
     counted = counted_in(settings, passes)

@@ -17,7 +17,8 @@ import lensaudit as la
 from lensaudit.association.calls import WHO_HAS_WHAT
 from lensaudit.auditing import audit, calls
 from lensaudit.auditing.audit import BUSY, open_audit
-from lensaudit.auditing.question import asked_of_patch, evaluations
+from lensaudit.auditing.measuring import Steps, measure
+from lensaudit.auditing.question import anchored, asked_of_patch, evaluations
 from lensaudit.auditing.settings import AuditSettings
 from lensaudit.cli.main import run
 from lensaudit.data.embedded import embedded_rows
@@ -27,7 +28,6 @@ from lensaudit.models import checkpoint
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.plans.audit import plan_of
 from lensaudit.results.kinds.know import KnowControl, KnowRecord
-from lensaudit.results.manifest import signed
 from lensaudit.screen.depth import of_audit, said_and_held
 from lensaudit.screen.tables import as_markdown
 from lensaudit.turns import in_turn
@@ -338,16 +338,29 @@ def test_the_depth_of_an_evaluation_is_that_of_patch_on_the_rows_that_are_left(
 @pytest.mark.parametrize("lost", ["TOFU_EVAL.json", "manifest.json"])
 def test_without_the_retain_models_evaluation_none_is_done(audited, tmp_path, lost):
     _, folder, _ = audited
-    shutil.copytree(folder / "out", tmp_path / "out", copy_function=shutil.copy2)
-    where = settings_of(tmp_path), tmp_path / "out"
-    for manifest in (tmp_path / "out").rglob("manifest.json"):
-        made = json.loads(manifest.read_text().replace(str(folder), str(tmp_path)))
-        manifest.write_text(json.dumps(signed(made)))
+    where = settings_of(folder), folder / "out"
     steps = plan_audit(SOURCES, *where).evaluations
     assert [step.done for step in steps.values()] == [True, True, True]
-    (tmp_path / "out" / "eval" / "demo-retain" / lost).unlink()
+    place = folder / "out" / "eval" / "demo-retain" / lost
+    shutil.move(place, tmp_path / lost)
     steps = plan_audit(SOURCES, *where).evaluations
+    shutil.move(tmp_path / lost, place)
     assert [step.done for step in steps.values()] == [False, False, False]
+
+
+def test_what_the_plan_calls_done_is_read_alone_without_its_passes_too(audited, tmp_path):
+    _, folder, _ = audited
+    for place in (folder / "out" / "eval").glob("*/passes"):
+        shutil.move(place, tmp_path / place.parent.name)
+    steps = plan_audit(SOURCES, settings_of(folder), folder / "out").evaluations
+    told = []
+    asked = [*evaluations(SOURCES, anchored(SOURCES, settings_of(folder)), folder / "out")]
+    found = measure(SOURCES, Steps(evaluations=asked), folder / "out", progress=told.append)
+    for place in tmp_path.iterdir():
+        shutil.move(place, folder / "out" / "eval" / place.name / "passes")
+    assert [step.done for step in steps.values()] == [True, True, True]
+    assert [one for one in told if one.stage.startswith("evaluating")] == []
+    assert [*found.said] == [*steps]
 
 
 def fails(monkeypatch, model, said):

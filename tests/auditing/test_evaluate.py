@@ -10,15 +10,16 @@ from safetensors.torch import load_file, save_file
 
 import lensaudit as la
 from lensaudit.auditing.calls import evaluated
-from lensaudit.auditing.evaluate import evaluate_into, open_in
+from lensaudit.auditing.evaluate import evaluate_into, open_in, run_in
 from lensaudit.auditing.question import own_data
 from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.errors import InputError, VerificationError, WorkError
 from lensaudit.evaluation.log import read_log
 from lensaudit.metrics.inside import scores
 from lensaudit.models.registry import load_registry, resolve
-from lensaudit.plans.said import is_there, plan_evaluation
+from lensaudit.plans.said import plan_evaluation
 from lensaudit.results.manifest import BEGUN
+from lensaudit.results.owner import differences
 from lensaudit.results.run_log import compare, read_run
 
 ASKED = EvaluateSettings(metrics=("forget_Q_A_Prob",), limit=2, data="demo")
@@ -33,8 +34,9 @@ def done(tmp_path_factory):
     return place
 
 
-def is_done(model, asked, out):
-    return is_there(open_in(model, asked, out, rated=False))
+def is_same_run(model, asked, out):
+    """Whether the result there is of this run: how fast it was made is no part of it."""
+    return not differences(out, open_in(model, asked, out, rated=False).run, run_in)
 
 
 def copied(done, tmp_path):
@@ -84,7 +86,7 @@ def other_settings(place):
         "align_data": (rows, False),
         "align_tokens": (7, False),
         "validity_data": (rows, False),
-        "fresh": (True, False),
+        "fresh": (True, True),
         "batch_size": (1, True),
         "memory": ("1G", True),
         "max_new_tokens": (3, False),
@@ -99,20 +101,20 @@ def other_settings(place):
     }
 
 
-def test_every_setting_decides_whether_an_evaluation_is_done(done, tmp_path):
+def test_every_setting_decides_whether_an_evaluation_is_same_run(done, tmp_path):
     changes = other_settings(copied(done, tmp_path))
     assert changes.keys() == {one.name for one in dataclasses.fields(EvaluateSettings)}
     model, out = str(done / "model"), done / "out"
-    assert is_done(model, ASKED, out)
+    assert is_same_run(model, ASKED, out)
     found = {
-        name: is_done(model, dataclasses.replace(ASKED, **{name: value}), out)
+        name: is_same_run(model, dataclasses.replace(ASKED, **{name: value}), out)
         for name, (value, wanted) in changes.items()
         if wanted is not None  # the others ask the Hub, or for a template that thinks
     }
     assert found == {name: wanted for name, (_, wanted) in changes.items() if wanted is not None}
     # what `auto` meant here
-    assert is_done(model, dataclasses.replace(ASKED, dtype="float32"), out)
-    assert not is_done("demo/npo", ASKED, out)
+    assert is_same_run(model, dataclasses.replace(ASKED, dtype="float32"), out)
+    assert not is_same_run("demo/npo", ASKED, out)
 
 
 def test_a_plan_says_nothing_to_do_exactly_where_the_run_then_writes_nothing(tmp_path, monkeypatch):
@@ -138,30 +140,34 @@ def test_a_plan_says_nothing_to_do_exactly_where_the_run_then_writes_nothing(tmp
     assert wrote == [True, False, True, False, True, False, True, True, False]
 
 
-def test_other_weights_under_the_same_name_are_not_done(done, tmp_path):
+def test_other_weights_under_the_same_name_are_another_run(done, tmp_path):
     place = copied(done, tmp_path)
     model, out = str(place / "model"), place / "out"
     evaluate_into(model, ASKED, out)
-    assert is_done(model, ASKED, out)
+    assert is_same_run(model, ASKED, out)
     path = next((place / "model").glob("*.safetensors"))
     weights = load_file(path)
     name = next(iter(weights))
     weights[name] = weights[name] + torch.tensor(0.01, dtype=weights[name].dtype)
     save_file(weights, path, metadata={"format": "pt"})
-    assert not is_done(model, ASKED, out)
+    assert not is_same_run(model, ASKED, out)
 
 
 def test_another_retain_log_at_the_same_place_is_another_run_and_explains_it(tmp_path):
     log, ours = tmp_path / "log", replace(ASKED, metrics=("mia_min_k",))
     asked = replace(ASKED, metrics=("privleak",), limit=4, retain_log=log)
     made = {}
+
+    def is_done(place):
+        return plan_evaluation("demo/npo", asked, place).done
+
     for name in ("retain", "full"):
         other = evaluate_into(f"demo/{name}", replace(ours, limit=4), tmp_path / "theirs" / name)
         assert other.folder is not None
         shutil.copytree(other.folder, log, dirs_exist_ok=True)
-        assert not is_done("demo/npo", asked, tmp_path / "retain")
-        evaluate_into("demo/npo", asked, tmp_path / name)
-        assert is_done("demo/npo", asked, tmp_path / name)
+        assert not is_done(tmp_path / "retain")
+        evaluated("demo/npo", asked, tmp_path / name)
+        assert is_done(tmp_path / name)
         made[name] = read_run(tmp_path / name, whole=True)
     found = compare(made["retain"], made["full"])
     assert found.of("explains")[0].startswith("inputs.retain_log: ")
@@ -169,7 +175,7 @@ def test_another_retain_log_at_the_same_place_is_another_run_and_explains_it(tmp
     assert list(found.values) == ["privleak"]
     # a log that was only written again is the same
     (log / "TOFU_EVAL.json").touch()
-    assert is_done("demo/npo", asked, tmp_path / "full")
+    assert is_done(tmp_path / "full")
 
 
 def test_from_python_with_text_for_paths_and_several_models(tmp_path):

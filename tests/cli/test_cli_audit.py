@@ -11,7 +11,7 @@ def test_a_failed_evaluation_leaves_the_rest_and_exits_with_3(tmp_path, monkeypa
     def fails(*arguments, **options):
         raise WorkError("the disk hums")
 
-    monkeypatch.setattr("lensaudit.auditing.measuring.evaluate_into", fails)
+    monkeypatch.setattr("lensaudit.auditing.evaluate.evaluate_into", fails)
     place = ["-o", str(tmp_path / "out"), "--activations", str(tmp_path / "activations")]
     assert run([*ASKED, *place]) == 3
     said = capsys.readouterr()

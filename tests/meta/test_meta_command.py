@@ -56,7 +56,8 @@ def copied(judged, tmp_path):
     return tmp_path
 
 
-EVALUATED = "lensaudit.auditing.measuring.evaluate_into"
+EVALUATED = "lensaudit.auditing.evaluate.evaluate_into"
+evaluate_into = evaluate.evaluate_into
 
 
 @pytest.fixture
@@ -66,7 +67,7 @@ def asked(monkeypatch):
 
     def counted(model, settings, *rest, **more):
         seen.append((model, sorted(settings.metrics)))
-        return evaluate.evaluate_into(model, settings, *rest, **more)
+        return evaluate_into(model, settings, *rest, **more)
 
     monkeypatch.setattr(EVALUATED, counted)
     return seen
@@ -131,7 +132,7 @@ def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path, monkeypatch):
         if stop and seen:
             raise KeyboardInterrupt
         seen.append(model)
-        return evaluate.evaluate_into(model, *rest, **more)
+        return evaluate_into(model, *rest, **more)
 
     monkeypatch.setattr(EVALUATED, interrupted)
     arguments = faithfulness(tmp_path, names=("es",))
@@ -154,7 +155,7 @@ def test_too_little_memory_halves_the_batch(tmp_path, monkeypatch):
         sizes.append(settings.batch_size)
         if (settings.batch_size or 32) > 8:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate")
-        return evaluate.evaluate_into(model, settings, *rest, **more)
+        return evaluate_into(model, settings, *rest, **more)
 
     monkeypatch.setattr(EVALUATED, small)
     assert run(faithfulness(tmp_path, names=("es",), knows="demo/full", forgot="demo/never")) == 0
