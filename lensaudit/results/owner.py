@@ -61,8 +61,9 @@ def other_owner(folder: Path, command: str) -> str | None:
                 owners.add(said)
             elif name == MANIFEST:
                 return _NOBODY
-    others = (one for one in sorted(owners) if _kin(one) != _kin(command))
-    return next((f"`lensaudit {one}`" for one in others), None)
+    return next(
+        (f"`lensaudit {one}`" for one in sorted(owners) if _kin(one) != _kin(command)), None
+    )
 
 
 _NOBODY = "an unknown program"
