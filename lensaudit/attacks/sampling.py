@@ -34,7 +34,7 @@ from lensaudit.results.kinds.sample import LeakRow, SampleRecord
 from lensaudit.results.recorded import planned
 from lensaudit.results.run import RunResult
 from lensaudit.scores.excess import clustered_excess
-from lensaudit.scores.intervals import typical_size
+from lensaudit.scores.intervals import share_of, typical_size
 from lensaudit.scores.naming import Errors, leak_at_k, leak_corrected, never_hit_bound
 from lensaudit.settings import plain
 from lensaudit.steer.draws import draws_of
@@ -43,6 +43,8 @@ FILES = ("leak.csv", "facts.csv", "samples.jsonl", "summary.json")
 KS = (1, 8, 64)
 NOISY = 0.2
 """Standard error from which a corrected excess is not given."""
+RATES = 32
+"""Rates at which the noise of a corrected leak is looked at."""
 _LOW = -1e30
 """A logit that is never drawn, and still finite."""
 
@@ -423,40 +425,42 @@ def _corrected(
     `counts`: samples and hits of each fact, of the source and of each model of the control arm.
     """
     n_models, n_facts = len(counts) - 1, len(counts[0])
-    noise = noise_of(min(n for arm in counts for n, _ in arm), k, errors)
-    noise *= math.sqrt((1 + 1 / n_models) / n_facts)
+    own, *never = (sum(noise_of(n, c, k, errors) ** 2 for n, c in arm) for arm in counts)
+    noise = math.sqrt(own + sum(never) / n_models**2) / n_facts
     if noise > NOISY:
-        return None, f"not corrected, too noisy: standard error {noise:.2g}; draw more samples"
+        why = f"not corrected, too noisy: standard error up to {noise:.2g}; draw more samples"
+        return None, why
     own, *never = (np.mean([leak_corrected(n, c, k, errors) for n, c in arm]) for arm in counts)
     return float(np.clip(own - np.mean(never), -1.0, 1.0)), None
 
 
-def noise_of(n: int, k: int, errors: Errors) -> float:
-    """Standard deviation of `leak_corrected`, at most: of a fact that is said never or always.
+@cache
+def noise_of(n: int, hits: int, k: int, errors: Errors) -> float:
+    """Standard deviation of `leak_corrected`, the most at any rate that `hits` of `n` allow.
 
-        sqrt(sum over c of P(c) m^c f^2(k - c) - f)    P(c): two sets of k of n samples share c
-                                                       m: mean square of a factor, f: its mean,
-                                                       1 of a fact that is never said, else 0
+        sqrt(sum over c of P(c) m^c (1 - p)^(2 (k - c)) - (1 - p)^(2 k))
 
-    >>> noise_of(64, 64, Errors(1.0, 1.0)), round(noise_of(1, 1, Errors(1.0, 0.8)), 3)
-    (0.0, 0.5)
-    >>> round(noise_of(1, 1, Errors(0.6, 1.0)), 3)
-    0.816
+    p: rate, of those whose hits lie in the exact 95 % limits; P(c): two sets of k of n samples
+    share c; m: mean square of a factor. `RATES` of p stand for all, and as many of leak@k.
+
+    >>> round(noise_of(8, 0, 8, Errors(1.0, 1.0)), 3)  # leak@8 of a rate of .083 is a coin
+    0.5
+    >>> round(noise_of(64, 64, 64, Errors(1.0, 1.0)), 3)
+    0.0
     """
     miss, hit = errors.factors
-    ways, common = math.comb(n, k), range(max(0, 2 * k - n), k + 1)
-    found = []
-    for rate, mean in ((1 - errors.specificity, 1), (errors.sensitivity, 0)):
-        square = (1 - rate) * miss**2 + rate * hit**2
-        try:
-            every = math.fsum(
-                math.comb(k, c) * math.comb(n - k, k - c) / ways * square**c * mean ** (k - c)
-                for c in common
-            )
-        except OverflowError:
-            return math.inf
-        found.append(math.sqrt(max(0.0, every - mean)))
-    return max(found)
+    right = errors.sensitivity + errors.specificity - 1
+    limits = np.array(share_of(hits, n).ends)
+    low, high = ((limits + errors.specificity - 1) / right).clip(0, 1)
+    leaks = np.linspace((1 - low) ** k, (1 - high) ** k, RATES)
+    rates = np.concatenate([np.linspace(low, high, RATES), 1 - leaks ** (1 / k)])[:, None]
+    seen, mean = 1 - errors.specificity + rates * right, 1 - rates
+    square, common = (1 - seen) * miss**2 + seen * hit**2, np.arange(max(0, 2 * k - n), k + 1)
+    ways = [math.comb(k, c) * math.comb(n - k, k - c) / math.comb(n, k) for c in common.tolist()]
+    with np.errstate(over="ignore", invalid="ignore"):  # beyond floats is beyond `NOISY`, too
+        every = (ways * square**common * mean ** (2 * (k - common))).sum(1)
+    variance = np.nan_to_num(every, nan=math.inf, posinf=math.inf) - mean[:, 0] ** (2 * k)
+    return math.sqrt(max(0.0, float(variance.max())))
 
 
 def plan_text(opened: Worst, settings: SampleSettings) -> str:

@@ -9,6 +9,7 @@ from dataclasses import asdict, replace
 import numpy as np
 import pytest
 import torch
+from scipy.stats import binom
 from support import lines_of
 
 from lensaudit.attacks import sampling
@@ -34,7 +35,7 @@ from lensaudit.models.registry import EMBEDDED
 from lensaudit.patching.reader import Reader
 from lensaudit.patching.speech import sample
 from lensaudit.results.kinds.sample import LeakRow, SampleRecord
-from lensaudit.scores.naming import Errors
+from lensaudit.scores.naming import Errors, leak_corrected
 from lensaudit.screen.attacks import of_sample
 
 PROMPT = [1, 8, 15, 22, 9]
@@ -123,18 +124,44 @@ def test_a_correction_that_is_all_noise_is_not_given():
     facts = [fact(n, group=n % 8) for n in range(64)]
     row = leaks(facts, 0.02, 64, Errors(0.95, 0.97), 0)
     assert row.corrected is None
-    why = "not corrected, too noisy: standard error 0.49; draw more samples"
+    why = "not corrected, too noisy: standard error up to 0.49; draw more samples"
     assert row.reason == why
     assert row.low < row.excess < row.high
     assert leaks(facts, 0.02, 8, Errors(0.95, 0.97), 0).reason is None
     # m is 3.7: its power is beyond floats
-    assert noise_of(1000, 1000, Errors(0.6, 0.7)) == math.inf
+    assert noise_of(1000, 300, 1000, Errors(0.6, 0.7)) == math.inf
     # of a fact that is always said the first of two samples alone misses half the time
-    assert noise_of(2, 1, Errors(0.5, 1.0)) == pytest.approx(0.5**0.5)
+    assert noise_of(2, 1, 1, Errors(0.5, 1.0)) == pytest.approx(0.5**0.5)
     record = SampleRecord(
         source="m", retain=["r"], n_scored=64, samples=64, leak=[row], errors={"sensitivity": 0.95}
     )
     assert f"  T 1, top-p 1, k 64: {why}" in list(of_sample(record))
+
+
+@pytest.mark.parametrize("errors", [Errors(1.0, 1.0), Errors(0.9, 0.95), Errors(0.98, 0.999)])
+@pytest.mark.parametrize(("n", "k"), [(6, 3), (8, 8), (64, 8)])
+def test_the_noise_of_rates_between_never_and_always_counts(n, k, errors):
+    """In 94 of 100 samples and more it is no less than the standard deviation at the true rate."""
+    values = np.array([leak_corrected(n, c, k, errors) for c in range(n + 1)])
+    noise = np.array([noise_of(n, c, k, errors) for c in range(n + 1)])
+    for rate in (0.0, 0.01, 0.1, 0.5, 1.0):
+        hit = rate * errors.sensitivity + (1 - rate) * (1 - errors.specificity)
+        chance = binom.pmf(np.arange(n + 1), n, hit)
+        true = np.sqrt(chance @ (values - chance @ values) ** 2)
+        assert chance[noise >= 0.99 * true - 1e-6].sum() > 0.94
+
+
+def test_a_correction_is_not_given_where_the_rates_of_few_facts_are_a_guess():
+    """Eight facts that come out in a tenth of samples: its standard deviation is .22."""
+    facts, errors = [fact(n, group=n) for n in range(8)], Errors(0.95, 0.99)
+    hits = [1, 0, 2, 0, 1, 0, 0, 2]
+    few = leak_row(SamplerSetting(1.0, 1.0), 8, 8, hits, [[0] * 8], facts, errors, errors)
+    assert few.corrected is None
+    assert few.reason.startswith("not corrected, too noisy: standard error up to 0.28;")
+    # all say it always, where the other says it never: what is not known is that of the other
+    sure = Errors(1.0, 1.0)
+    said = leak_row(SamplerSetting(1.0, 1.0), 8, 64, [64] * 8, [[0] * 8], facts, sure, sure)
+    assert said.corrected == 1.0
 
 
 @pytest.mark.parametrize(
@@ -166,10 +193,10 @@ def test_the_command_writes_counts_and_goes_on(tmp_path, monkeypatch, capsys):
         {"text": "It is Eve.", "entity": "Ada", "label": 0},
     ]
     (tmp_path / "labels.jsonl").write_text("\n".join(map(json.dumps, labels)))
-    given = shlex.split("sample --source demo/npo --limit 2 --samples 4 --k 1 --k 8")
+    given = shlex.split("sample --source demo/npo --limit 2 --samples 7 --k 1 --k 8")
     given += ["--max-new-tokens", "12", "--labels", "labels.jsonl", "--out", "s", "--json"]
     assert run([*given, "--dry-run"]) == 0
-    assert "16 answers of at most 12 tokens" in capsys.readouterr().out
+    assert "28 answers of at most 12 tokens" in capsys.readouterr().out
     assert run(given) == 0
     found = json.loads(capsys.readouterr().out)
     one, eight = found["leak"]
@@ -183,7 +210,7 @@ def test_the_command_writes_counts_and_goes_on(tmp_path, monkeypatch, capsys):
     assert run([*given, "--dry-run"]) == 0
     assert capsys.readouterr().out == "nothing to do: s holds this run already\n"
     assert run([*given, "--fresh", "--dry-run"]) == 0
-    assert "16 answers" in capsys.readouterr().out
+    assert "28 answers" in capsys.readouterr().out
     assert run([*given, "--seed", "5", "--dry-run"]) == 2
     assert "other settings" in capsys.readouterr().err
     # another folder reads the same ledgers and draws nothing new
