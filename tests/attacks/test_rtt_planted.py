@@ -405,9 +405,16 @@ def test_held_out_splits_are_drawn_as_upstream_draws_them():
     from hashlib import md5
     from random import Random
 
-    one = study(eval_seed=3)
-    seed = int(md5(b"3-births").hexdigest(), 16)
-    assert one.held_out == tuple(f"split_{n}" for n in sorted(Random(seed).sample(range(4), 2)))
+    def drawn(seed):
+        numbers = Random(int(md5(f"{seed}-births".encode()).hexdigest(), 16)).sample(range(4), 2)
+        return tuple(f"split_{n}" for n in sorted(numbers))
+
+    cut = replace(QUICK.cut, seed=2)
+    assert drawn(0) == study().held_out != drawn(3)
+    assert study(eval_seed=3).held_out == drawn(3)
+    assert study(eval_seed=4, cut=cut).held_out == drawn(4) != drawn(2)
+    # without a seed of its own by that of the data, as upstream (`defaults to data_seed`)
+    assert study(cut=cut).held_out == drawn(2)
 
 
 def test_the_summary_says_whether_the_attack_fitted_and_whether_letters_were_spoken(log):
