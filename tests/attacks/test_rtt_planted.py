@@ -276,8 +276,9 @@ def test_any_setting_makes_other_jobs():
 
 def test_where_a_gate_fails_nothing_is_trained_and_a_gate_can_be_switched_off():
     same, log = rtt.in_memory("same", world.knows()), rtt.Log()
-    with pytest.raises(VerificationError, match="nothing is unlearned"):
+    with pytest.raises(VerificationError, match="nothing is unlearned") as failed:
         rtt.run(study(same), log)
+    assert "--min-baseline 0 --min-drop 0" in str(failed.value)
     assert all(one.curve[-1].at == 0 for one in log.finished.values())
     (summary,) = rtt.summarize(log)
     assert summary.failure
