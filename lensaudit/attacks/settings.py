@@ -249,7 +249,9 @@ class StudySettings(Names):
             expert=True,
         ),
     ] = ()
-    eval_seed: Annotated[int, Option("Seed that draws the splits held out.", expert=True)] = 0
+    eval_seed: Annotated[
+        int | None, Option("Seed that draws the splits held out. [default: --seed]", expert=True)
+    ] = None
     readout: Annotated[
         Readout | None,
         Option(

@@ -603,8 +603,8 @@ def add_vocabulary(command: click.Command) -> None:
     rare = [one for one in command.params if isinstance(one, RareOption)]
     by = {name: [one for one in rare if one.by == name] for name in _SHARED}
     command.params += [_sharing(name, each) for name, each in by.items() if each]
-    is_long = any(getattr(one, "expert", False) for one in command.params)
-    command.params += [quiet, every] if is_long else [quiet]
+    every.hidden = not any(getattr(one, "expert", False) for one in command.params)
+    command.params += [quiet, every]
     vars(command)["format_options"] = partial(_format_options, command)
 
 

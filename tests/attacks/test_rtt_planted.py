@@ -276,8 +276,9 @@ def test_any_setting_makes_other_jobs():
 
 def test_where_a_gate_fails_nothing_is_trained_and_a_gate_can_be_switched_off():
     same, log = rtt.in_memory("same", world.knows()), rtt.Log()
-    with pytest.raises(VerificationError, match="nothing is unlearned"):
+    with pytest.raises(VerificationError, match="nothing is unlearned") as failed:
         rtt.run(study(same), log)
+    assert "--min-baseline 0 --min-drop 0" in str(failed.value)
     assert all(one.curve[-1].at == 0 for one in log.finished.values())
     (summary,) = rtt.summarize(log)
     assert summary.failure
@@ -405,9 +406,16 @@ def test_held_out_splits_are_drawn_as_upstream_draws_them():
     from hashlib import md5
     from random import Random
 
-    one = study(eval_seed=3)
-    seed = int(md5(b"3-births").hexdigest(), 16)
-    assert one.held_out == tuple(f"split_{n}" for n in sorted(Random(seed).sample(range(4), 2)))
+    def drawn(seed):
+        numbers = Random(int(md5(f"{seed}-births".encode()).hexdigest(), 16)).sample(range(4), 2)
+        return tuple(f"split_{n}" for n in sorted(numbers))
+
+    cut = replace(QUICK.cut, seed=2)
+    assert drawn(0) == study().held_out != drawn(3)
+    assert study(eval_seed=3).held_out == drawn(3)
+    assert study(eval_seed=4, cut=cut).held_out == drawn(4) != drawn(2)
+    # without a seed of its own by that of the data, as upstream (`defaults to data_seed`)
+    assert study(cut=cut).held_out == drawn(2)
 
 
 def test_the_summary_says_whether_the_attack_fitted_and_whether_letters_were_spoken(log):

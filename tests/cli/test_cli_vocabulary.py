@@ -26,14 +26,19 @@ def test_an_unknown_option_names_what_means_the_same(typed, said, capsys):
     assert said in capsys.readouterr().err
 
 
-def test_out_has_its_short_form_and_every_command_can_be_quiet():
+def test_out_has_its_short_form_and_every_command_can_be_quiet_and_show_all_options(capsys):
     lacking = []
     for path, one in commands():
         options = [opt for param in one.params for opt in param.opts]
         lacking += [f"{path}: -o"] if "--out" in options and "-o" not in options else []
-        lacking += [f"{path}: -q"] if "-q" not in options else []
+        lacking += [f"{path}: {one}" for one in ("-q", "--help-all") if one not in options]
         assert len(options) == len(set(options)), path
     assert lacking == []
+    # without experts' options it is the help, which does not list it
+    texts = [(run(["report", one]), capsys.readouterr().out) for one in ("--help", "--help-all")]
+    assert texts[0] == texts[1]
+    assert texts[0][0] == 0
+    assert "--help-all" not in texts[0][1]
 
 
 def test_the_help_lists_two_dozen_commands_in_five_groups_and_more_lists_the_others(capsys):

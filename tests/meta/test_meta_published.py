@@ -8,6 +8,7 @@ import pytest
 from support import GOLDEN, lay_out, of_role
 
 from lensaudit.cli.main import run
+from lensaudit.data.tofu import filters
 from lensaudit.errors import InputError
 from lensaudit.files import write_json
 from lensaudit.meta.aggregate import SCORES, aggregated, ranking
@@ -262,6 +263,18 @@ def test_every_published_number_has_a_source_a_known_name_and_a_tolerance_with_a
         assert all(len(row) == len(table.metrics) for row in table.rows.values())
         known = registry if table.kind == "values" else CATALOGUE
         assert set(table.rows) <= set(known)
+
+
+def test_the_page_asks_for_the_rows_and_the_last_layer_of_the_published_method_table():
+    page = (Path(__file__).parents[2] / "docs" / "reproduce.md").read_text()
+    (asked,) = [line.split() for line in page.splitlines() if "--score em --" in line]
+    (table,) = [one for one in expected_tables() if one.name == "method_table"]
+    sources = [asked[n + 1] for n, word in enumerate(asked) if word == "--source"]
+    assert sources == [*table.rows]
+    assert asked[asked.index("--last-layer") + 1] == "reference"
+    left = 400 - len(filters()[asked[asked.index("--exclude") + 1]])
+    assert f"50 rows of {left}," in table.source
+    assert f"50 of the {left} rows" in page
 
 
 def test_a_number_is_equal_within_its_tolerance_differs_or_is_not_measured(tmp_path, capsys):

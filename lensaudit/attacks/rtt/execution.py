@@ -316,7 +316,8 @@ def run(
     if failure := gate_of(log.studies[study.study_id], log):
         raise VerificationError(
             f"{study.unlearned.name}: {failure}; recovery would mean nothing\n"
-            "the measurements are kept; to retrain nevertheless switch the gate off"
+            "the measurements are kept; to retrain nevertheless switch the gates off: "
+            "--min-baseline 0 --min-drop 0"
         )
     for role in study.subjects:
         _fill(study, role, retraining(study, role), log, report)

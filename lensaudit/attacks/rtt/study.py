@@ -181,9 +181,10 @@ class Study:
                 f"{how.v_runs} splits to hold out, but {self.data.name} has {len(names)}"
             )
         # upstream fork's draw: a seed that every model of a data set shares
-        text = f"{how.eval_seed}-{self.data.name}".encode()
-        seed = int(hashlib.md5(text, usedforsecurity=False).hexdigest(), 16)
-        drawn = Random(seed).sample(range(len(names)), how.v_runs)
+        seed = how.cut.seed if how.eval_seed is None else how.eval_seed
+        text = f"{seed}-{self.data.name}".encode()
+        digest = hashlib.md5(text, usedforsecurity=False).hexdigest()
+        drawn = Random(int(digest, 16)).sample(range(len(names)), how.v_runs)
         return tuple(names[one] for one in sorted(drawn))
 
     def puts_back(self, role: Role) -> bool:
