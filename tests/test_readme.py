@@ -115,7 +115,7 @@ def test_each_paragraph_has_a_claim_with_a_test():
     assert [one for one in left if not one.startswith(NO_CLAIM)] == []
 
 
-def test_the_python_runs_in_order(tmp_path, monkeypatch):
+def test_the_python_runs_in_order(tmp_path, monkeypatch, one_type):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     sources = [content for language, _, content in blocks(README) if language == "python"]
