@@ -15,9 +15,8 @@ from lensaudit.models.checkpoint import open_model
 from lensaudit.models.device import resolve_device
 from lensaudit.models.memory import free_bytes
 from lensaudit.models.quantize import BLOCK, Engine, Method, engine_of, overall, quantise_in_place
-from lensaudit.models.sizes import n_parameters
 from lensaudit.results.owner import check_free
-from lensaudit.training.trainee import CheckpointJob, Report, stored_dtype
+from lensaudit.training.trainee import CheckpointJob, Report, n_parameters, stored_dtype
 
 
 @dataclass(frozen=True, kw_only=True)

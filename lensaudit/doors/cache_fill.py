@@ -15,8 +15,9 @@ from lensaudit.models.checkpoint import open_model
 from lensaudit.patching.prepare import resolved_settings, session_of
 from lensaudit.patching.session import Session
 from lensaudit.patching.settings import PatchSettings
-from lensaudit.plans.depth import cache_bytes, planned_text
+from lensaudit.plans.depth import cache_bytes
 from lensaudit.plans.plan import Plan
+from lensaudit.plans.weights import planned_text
 from lensaudit.progress import Notice, Tell, unheard
 from lensaudit.settings import Caches, Machine, Names, Rows, shared
 

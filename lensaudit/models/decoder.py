@@ -324,7 +324,9 @@ def _block(layer: Any, at: int, parts: Parts, config: Any) -> Block:
     parallel = bool(getattr(config, said)) if isinstance(said, str) else said
     ln1 = _part(layer, parts.ln1) or _unchanged
     # parallel blocks without a norm of their own for the MLP share attention's
-    ln2 = ln1 if parts.ln2 is None else _part(layer, parts.ln2) or (ln1 if parallel else _unchanged)
+    ln2 = _part(layer, parts.ln2)
+    if ln2 is None:
+        ln2 = ln1 if parallel or parts.ln2 is None else _unchanged
     gate, up, act, down = _mlp(bare(layer.mlp), parts)
     return Block(
         ln1=ln1,
@@ -366,11 +368,6 @@ def _attention(attention: Any, at: int, parts: Parts, config: Any) -> Attention:
     q_norm, k_norm = (bare(getattr(attention, name, None)) for name in _QK_NORM)
     default = config.sliding_window if parts.window else None
     window = getattr(attention, "sliding_window", default)
-    turned = window is not None or not parts.rope_in_windows
-    ropes = (
-        getattr(config, "rope_parameters", None) if getattr(attention, "use_rope", True) else None
-    )
-    rotary = ("" if "rope_type" in ropes else config.layer_types[at]) if turned and ropes else None
     return Attention(
         q=q,
         k=k,
@@ -383,8 +380,17 @@ def _attention(attention: Any, at: int, parts: Parts, config: Any) -> Attention:
         q_norm=q_norm,
         k_norm=k_norm,
         clip=getattr(config, "clip_qkv", None),
-        rotary=rotary,
+        rotary=_rotary(attention, at, window, parts, config),
     )
+
+
+def _rotary(attention: Any, at: int, window: int | None, parts: Parts, config: Any) -> Rotary:
+    """The name of the rotary embedding of a layer; None where it turns nothing."""
+    turned = window is not None or not parts.rope_in_windows
+    ropes = getattr(config, "rope_parameters", None)
+    if not (turned and ropes and getattr(attention, "use_rope", True)):
+        return None
+    return "" if "rope_type" in ropes else config.layer_types[at]
 
 
 def _projections(

@@ -43,7 +43,9 @@ def one_memory_error() -> Iterator[None]:
 
 def resolve_dtype(dtype: str, device: str) -> str:
     """`auto` becomes float32 on a CPU and bfloat16 elsewhere."""
-    return dtype if dtype != "auto" else ("float32" if device == "cpu" else "bfloat16")
+    if dtype != "auto":
+        return dtype
+    return "float32" if device == "cpu" else "bfloat16"
 
 
 def device_class(device: str) -> str:

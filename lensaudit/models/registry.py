@@ -205,11 +205,9 @@ def anchors_of(
     full = full or usual_anchor("full", sources, registry)
     never = named or several(usual_anchor("retain", sources, registry))
     if full is None or not (never or without):
-        role, what = (
-            ("full", "the model before unlearning")
-            if full is None
-            else ("retain", "a model that never saw the facts")
-        )
+        role, what = "retain", "a model that never saw the facts"
+        if full is None:
+            role, what = "full", "the model before unlearning"
         own = next(one for one, of in _families(sources, registry).items() if of is None)
         raise InputError(
             f"{own}: is a folder of your own; name {what} with --{role}, or as `{role}` in "
@@ -246,9 +244,9 @@ def base_spec(
     """
     if named:
         return resolve(named, registry)
-    return (
-        resolve(f"{DEMO}base", registry) if all(family_of(one) == DEMO for one in sources) else None
-    )
+    if all(family_of(one) == DEMO for one in sources):
+        return resolve(f"{DEMO}base", registry)
+    return None
 
 
 def lasting_name(spec: ModelSpec) -> str:

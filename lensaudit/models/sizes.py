@@ -3,11 +3,9 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from lensaudit.models.checkpoint import Checkpoint, config_of
-from lensaudit.models.weight_files import header_of, weight_files
 
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
@@ -114,12 +112,6 @@ def sizes_of(config: Any, dtype: str) -> Sizes:
 def sizes_on_disk(checkpoint: Checkpoint, dtype: str) -> Sizes:
     """Sizes of a checkpoint that is not loaded."""
     return sizes_of(config_of(checkpoint), dtype)
-
-
-def n_parameters(folder: Path) -> int:
-    """Weights of a checkpoint, from the headers of its safetensors files."""
-    headers = (header_of(file).values() for file in weight_files(folder))
-    return sum(math.prod(one["shape"]) for header in headers for one in header)
 
 
 _BY_LENGTH = ("dynamic", "longrope")

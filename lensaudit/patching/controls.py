@@ -65,11 +65,9 @@ def uncompared(session: Session) -> str | None:
     settings = session.settings
     if settings.part != "resid":
         return f"component {settings.component}: streams are compared for resid only"
-    return (
-        "--last-layer reference: the last stream is not a residual stream"
-        if settings.last_layer != "resid_post"
-        else None
-    )
+    if settings.last_layer != "resid_post":
+        return "--last-layer reference: the last stream is not a residual stream"
+    return None
 
 
 def controls_of(session: Session) -> Neutral:
@@ -187,8 +185,11 @@ class _Examination:
         self.layers = [self.settings.at_layers[at] for at in self.columns]
         self.weights = weights[self.columns]
         # streams are compared, of layers that encode the forget set
-        no_layer = f"the mean S1 of all rows exceeds tau = {tau:g} at no layer"
-        self.unfit = uncompared(session) or (not self.layers and no_layer) or neutral.why or None
+        self.unfit = uncompared(session)
+        if self.unfit is None and not self.layers:
+            self.unfit = f"the mean S1 of all rows exceeds tau = {tau:g} at no layer"
+        elif self.unfit is None:
+            self.unfit = neutral.why or None
         # by weights: rows that are cached, whole sets, so that one cache of `full` serves every
         # source; and those of them that `full` and the source both still say
         self.cached: dict[str, tuple[Encoded, ...]] = {}
@@ -279,26 +280,30 @@ class _Examination:
         return tuple(e for (e, _), yes in zip(pairs, near, strict=True) if yes)
 
     def _unmapped(self, outcome: Outcome, source: Checkpoint) -> str | None:
-        """Why a source has no map; else it is fitted, and the anchors' of its width are."""
-        align, misfit = self.settings.align, self.session.misfit(source)
+        """Why no map of a source is wanted, or can be fitted; None where it is fitted now."""
+        align, fits = self.settings.align, self.session.misfit(source) is None
         if align == "none":
             return "not asked for (--align none)"
-        if align == "auto" and misfit is None and (outcome.uds or 0.0) < ALIGN_FROM:
+        if align == "auto" and fits and (outcome.uds is None or outcome.uds < ALIGN_FROM):
             return f"{NOT_NEEDED}: UDS is below {ALIGN_FROM:g}"
         if not self._matched(source):
-            return next(
-                iter(self.session.token_match(source, self.session.encoded).unscored.values())
-            )
+            reasons = self.session.token_match(source, self.session.encoded).unscored
+            return next(iter(reasons.values()))
         try:
-            for one in (source, self.session.full, *self.retains.values()):
-                if (place := (one.weights, source.d_model)) not in self.maps:
-                    self.maps[place] = self._alignment(one, source.d_model)
+            self._fit_maps(source)
         except InputError as error:
             # of a source that does not fit there would be nothing at all
-            if align != "auto" or misfit is not None:
+            if align != "auto" or not fits:
                 raise
             return str(error)
         return None
+
+    def _fit_maps(self, source: Checkpoint) -> None:
+        """The map of a source, and those of `full` and the retain models at its width."""
+        width = source.d_model
+        for one in (source, self.session.full, *self.retains.values()):
+            if (one.weights, width) not in self.maps:
+                self.maps[one.weights, width] = self._alignment(one, width)
 
     def _alignment(self, source: Checkpoint, width: int) -> Alignment:
         session, full, kind = self.session, self.session.full, self.settings.align
@@ -399,11 +404,9 @@ class _Examination:
     def _removal(self, source: Checkpoint, name: MapName) -> Removal:
         """Directions that are taken out of a source, and from which facts they are learnt."""
         rows = self._matched(source)
-        return (
-            one_direction(rows)
-            if name == "shared"
-            else one_a_group(rows, self.session.full.d_model)
-        )
+        if name == "shared":
+            return one_direction(rows)
+        return one_a_group(rows, self.session.full.d_model)
 
     def _deltas(self, source: Checkpoint, width: int, name: MapName = "map") -> Drops:
         return self.session.read(

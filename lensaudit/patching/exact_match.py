@@ -208,11 +208,10 @@ def _say(
     if not todo:
         return
     model, settings = session.model(speaker), session.settings
-    what, n_new = (
-        ("patching and generating", settings.max_new_tokens)
-        if streams
-        else (f"{speaker.spec.name} speaks", REFERENCE_TOKENS)
-    )
+    if streams:
+        what, n_new = "patching and generating", settings.max_new_tokens
+    else:
+        what, n_new = f"{speaker.spec.name} speaks", REFERENCE_TOKENS
     how = {"max_new_tokens": n_new, "stop": stop_of(session.full, session.tokenizer)}
     longest = max(e.n_prompt for e in todo) + n_new
     fit = rows_that_fit(model, longest, settings.memory_bytes) // (len(kept) * len(layers))
@@ -265,6 +264,62 @@ _NO_NUMBERS: dict[str, Any] = {
 }
 
 
+@dataclass(frozen=True)
+class SourceMatch:
+    """Exact match with one source patched in, of the examples that have a reference."""
+
+    encoded: Sequence[Encoded]
+    layers: Sequence[int]
+    s1: ExactMatch
+    s2: ExactMatch
+    erasure: Erasure
+
+    def numbers(self) -> dict[int, dict[str, Any]]:
+        """Idx -> the numbers of an example in results.jsonl."""
+        found = {}
+        for row, e in enumerate(self.encoded):
+            lost = self.erasure.s1_lost[row].tolist()
+            found[e.idx] = {
+                "s1_em": self.s1[row].tolist(),
+                "s2_em": self.s2[row].tolist(),
+                "ft": [layer for layer, yes in zip(self.layers, lost, strict=True) if yes],
+                "udr": null(float(self.erasure.udr[row])),
+                "retention": null(float(self.erasure.retention[row])),
+                "category": self.erasure.category[row],
+            }
+        return found
+
+    def cells(self) -> list[list[Any]]:
+        """Rows of layers.csv: one for each example and layer."""
+        found = []
+        for row, e in enumerate(self.encoded):
+            columns = (
+                self.layers,
+                self.s1[row].tolist(),
+                self.s2[row].tolist(),
+                self.erasure.s1_lost[row].int().tolist(),
+                self.erasure.s2_lost[row].int().tolist(),
+                [label.strip("-") for label in self.erasure.labels(row)],
+            )
+            found += [[e.idx, e.group, *cell] for cell in zip(*columns, strict=True)]
+        return found
+
+    def per_layer(self) -> list[dict[str, Any]]:
+        """Means over the examples at each layer, and what most of them are."""
+        s1_lost, s2_lost = self.erasure.s1_lost, self.erasure.s2_lost
+        return [
+            {
+                "layer": layer,
+                "s1_em": null(float(self.s1[:, at].mean())),
+                "s2_em": null(float(self.s2[:, at].mean())),
+                "s1_lost": null(float(s1_lost[:, at].double().mean())),
+                "s2_lost": null(float(s2_lost[:, at].double().mean())),
+                "status": layer_status(s1_lost[:, at], s2_lost[:, at]),
+            }
+            for at, layer in enumerate(self.layers)
+        ]
+
+
 def em_result(source: str, checkpoint: Checkpoint, session: Session, found: Matches) -> Summarised:
     """Erasure rate of one source: per example, overall, and per layer.
 
@@ -274,53 +329,40 @@ def em_result(source: str, checkpoint: Checkpoint, session: Session, found: Matc
         session: of the run.
         found: matches of all sources.
     """
+    settings = session.settings
     roles = {"full": session.full, "retain": session.retain, "source": checkpoint}
     weights = {role: one.weights for role, one in roles.items()}
-    there = [at for at, e in enumerate(session.encoded) if e.idx not in found.unscored]
-    encoded, settings = [session.encoded[at] for at in there], session.settings
-    layers, s1 = settings.at_layers, found.patched[weights["retain"]][there]
-
-    def rates(role: str) -> Erasure:
-        s2 = found.patched[weights[role]][there]
-        return erasure_score(s1, s2, layers=layers, threshold=settings.em_threshold)
-
-    s2, erasure = found.patched[weights["source"]][there], rates("source")
-    udr, whole = erasure.udr[erasure.udr.isfinite()], erasure.udr.tolist()
-    without = {e.idx: NO_FT for e, rate in zip(encoded, whole, strict=True) if math.isnan(rate)}
-    unscored = {**session.unscored, **found.unscored, **without}
     own = {role: key for role, key in weights.items() if key in found.own}
-    numbers, cells = {}, []
-    for row, e in enumerate(encoded):
-        ones, twos = s1[row].tolist(), s2[row].tolist()
-        lost = erasure.s1_lost[row].tolist(), erasure.s2_lost[row].tolist()
-        numbers[e.idx] = {
-            "s1_em": ones,
-            "s2_em": twos,
-            "ft": [at for at, yes in zip(layers, lost[0], strict=True) if yes],
-            "udr": null(whole[row]),
-            "retention": null(float(erasure.retention[row])),
-            "category": erasure.category[row],
-        }
-        labels = [label.strip("-") for label in erasure.labels(row)]
-        parts = (layers, ones, twos, *(map(int, one) for one in lost), labels)
-        cells += [[e.idx, e.group, *cell] for cell in zip(*parts, strict=True)]
+    there = [at for at, e in enumerate(session.encoded) if e.idx not in found.unscored]
+    encoded = [session.encoded[at] for at in there]
+    patched = {role: found.patched[key][there] for role, key in weights.items()}
+    erasures = {
+        role: erasure_score(
+            patched["retain"], s2, layers=settings.at_layers, threshold=settings.em_threshold
+        )
+        for role, s2 in patched.items()
+    }
+    erasure = erasures["source"]
+    match = SourceMatch(encoded, settings.at_layers, patched["retain"], patched["source"], erasure)
+    unscored = {**session.unscored, **found.unscored}
+    for e, rate in zip(encoded, erasure.udr.tolist(), strict=True):
+        if math.isnan(rate):
+            unscored[e.idx] = NO_FT
+    numbers = match.numbers()
     rows: list[dict[str, Any]] = [
-        {"idx": e.idx, "group": e.group, "n_span": e.n_span}
-        | (numbers.get(e.idx) or _NO_NUMBERS)
-        | {"unscored": unscored.get(e.idx)}
-        | _unpatched(at, found, own)
+        {
+            "idx": e.idx,
+            "group": e.group,
+            "n_span": e.n_span,
+            **numbers.get(e.idx, _NO_NUMBERS),
+            "unscored": unscored.get(e.idx),
+            **_unpatched(at, found, own),
+        }
         for at, e in enumerate(session.encoded)
     ]
     rows += [{"idx": i, **_NO_NUMBERS, "unscored": why} for i, why in session.unscored.items()]
-    tables = zip(EM_COLUMNS[3:7], (s1, s2, erasure.s1_lost, erasure.s2_lost), strict=True)
-    means = {name: [null(float(one.mean())) for one in of.double().T] for name, of in tables}
-    per_layer = [
-        {"layer": layer, **{name: of[at] for name, of in means.items()}}
-        | {"status": layer_status(erasure.s1_lost[:, at], erasure.s2_lost[:, at])}
-        for at, layer in enumerate(layers)
-    ]
-    groups, rate = scored_groups(erasure.udr, encoded), mean_of(erasure.udr, encoded)
-    retention = mean_of(erasure.retention, encoded)
+    udr, groups = erasure.udr[erasure.udr.isfinite()], scored_groups(erasure.udr, encoded)
+    rate, retention = mean_of(erasure.udr, encoded), mean_of(erasure.retention, encoded)
     summary = PatchSummary(
         source=source,
         score="em",
@@ -345,17 +387,18 @@ def em_result(source: str, checkpoint: Checkpoint, session: Session, found: Matc
         },
         calibration={
             role: {
-                name: mean_of(getattr(rates(role), name), encoded).value
-                for name in ("udr", "retention")
+                "udr": mean_of(erasures[role].udr, encoded).value,
+                "retention": mean_of(erasures[role].retention, encoded).value,
             }
             for role in ("full", "retain")
         },
         last_layer=settings.last_layer,
-        layers=list(layers),
-        per_layer=per_layer,
+        layers=list(settings.at_layers),
+        per_layer=match.per_layer(),
         **_form_part(settings, found, own),
     )
-    return Summarised(summary, sorted(rows, key=lambda row: row["idx"]), (EM_COLUMNS, cells), None)
+    rows.sort(key=lambda row: row["idx"])
+    return Summarised(summary, rows, (EM_COLUMNS, match.cells()), None)
 
 
 def _unpatched(at: int, found: Matches, own: Mapping[str, str]) -> dict[str, Any]:

@@ -7,7 +7,6 @@ continue it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from operator import eq
 from typing import Any
 
 import torch
@@ -108,7 +107,9 @@ def as_guessed(
     check_finite(logits[read.mask[:, -n:].bool()])
     for guess, best in zip(guesses, logits.argmax(-1).tolist(), strict=True):
         own = best[n - 1 - len(guess) :]
-        n_alike = [*map(eq, guess, own), False].index(False)
+        n_alike = 0
+        while n_alike < len(guess) and guess[n_alike] == own[n_alike]:
+            n_alike += 1
         said.append((*guess[:n_alike], own[n_alike]))
     more = [at for at, ids in enumerate(said) if ids[-1] not in stop]
     begun = [(*prompts[at], *said[at]) for at in more]

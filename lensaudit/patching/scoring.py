@@ -70,10 +70,13 @@ def outcomes_of(
     for name, source in session.sources.items():
         misfit, versions, by_token = session.misfit(source), Counter[str](), []
         if reads:
-            entries = map(session.scores(source.weights).known.__getitem__, map(example_hash, rows))
+            kept = session.scores(source.weights).known
+            entries = [kept[example_hash(e)] for e in rows]
             by_token = [[entry.by_token[at] for at in layers] for entry in entries]
-        for one in () if reads else (donor, *([] if misfit else [source.weights])):
-            versions.update(session.scores(one).computed_by(rows, layers))
+        else:
+            versions.update(session.scores(donor).computed_by(rows, layers))
+            if misfit is None:
+                versions.update(session.scores(source.weights).computed_by(rows, layers))
         deltas = baseline, s1, _drops(session, source, s1)
         found = outcome_of(name, rows, session.unscored, settings, *deltas, misfit=misfit)
         outcomes.append(
@@ -100,12 +103,10 @@ def _drops(
     if settings.score == "lens":
         # read: baseline minus k; so the baseline falls out of the difference
         return found - session.read(session.full.weights, rows, settings.at_layers)
-    return (
-        found
-        if s1 is None or settings.profile == "full"
-        # rows that another run left in the cache are not part of this one
-        else found.where(s1 > settings.tau, torch.nan)
-    )
+    if s1 is None or settings.profile == "full":
+        return found
+    # rows that another run left in the cache are not part of this one
+    return found.where(s1 > settings.tau, torch.nan)
 
 
 def _other_versions(found: Mapping[str, int]) -> str:

@@ -162,10 +162,7 @@ class Session(AbstractContextManager):
 
     def use(self, engine: Engine) -> None:
         """Switch the engine, e.g. to the oracle where the sweep is not verified."""
-        runner = self._runners.get(self._how)
         self.settings = replace(self.settings, engine=engine)
-        if runner is not None and engine == "oracle":
-            self._runners[self._how] = runner.by_oracle()
 
     @property
     def _how(self) -> str:
@@ -178,32 +175,38 @@ class Session(AbstractContextManager):
         Raises:
             TryAgainError: what ran before left too little for it.
         """
-        models, opened = self._models, opened_models()
-        if checkpoint.weights not in models:
-            first, own = not (models or opened), ((key, one) for (key, *_), one in opened.items())
-            sizes = {key: n_bytes(one) for key, one in (*own, *models.items())}
-            others = sizes.keys() - {self.full.weights, checkpoint.weights}
-            if sum(sizes[key] for key in others) > self.settings.memory_bytes // HELD_PART:
-                for key in others:  # freed before the next is loaded
-                    models.pop(key, None)
-                for key in [one for one in opened if one[0] in others]:
-                    del opened[key]
-                gc.collect()  # a bridge holds itself until then
+        if checkpoint.weights not in self._models:
+            is_first = not (self._models or opened_models())
+            self._make_room(checkpoint)
             try:
-                models[checkpoint.weights] = load(
+                self._models[checkpoint.weights] = load(
                     checkpoint,
                     dtype=DTYPES[self.settings.dtype],
                     device=self.settings.device,
                     spread=self.settings.memory_bytes if self.settings.spread else None,
                 )
             except NoRoomError as error:
-                if first:
+                if is_first:
                     raise
                 raise TryAgainError(
                     f"{error}; models that ran before left less: what was computed is kept, run it "
                     "again"
                 ) from error
-        return models[checkpoint.weights]
+        return self._models[checkpoint.weights]
+
+    def _make_room(self, checkpoint: Checkpoint) -> None:
+        """Let all models go but `full` and this one, unless they are small beside `memory`."""
+        opened = opened_models()
+        sizes = {key: n_bytes(one) for (key, *_), one in opened.items()}
+        sizes |= {key: n_bytes(one) for key, one in self._models.items()}
+        others = sizes.keys() - {self.full.weights, checkpoint.weights}
+        if sum(sizes[key] for key in others) <= self.settings.memory_bytes // HELD_PART:
+            return
+        for key in others:
+            self._models.pop(key, None)
+        for key in [one for one in opened if one[0] in others]:
+            del opened[key]
+        gc.collect()  # a bridge holds itself until then
 
     def budget(self, *, sweeps: bool) -> MemoryBudget:
         """Bytes that batches of `full` take, by the sweep or by one pass per layer."""

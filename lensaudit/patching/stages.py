@@ -218,11 +218,12 @@ def _ahead(
 ) -> Iterator[tuple[list[Encoded], Fetched]]:
     """Each batch with what it needs, which is read while the one before it is computed."""
     with ThreadPoolExecutor(max_workers=1) as background:
-        reading = [background.submit(runner.fetch, one, streams) for one in batches[:1]]
+        following = None
         for at, bucket in enumerate(batches):
-            after = batches[at + 1 : at + 2]
-            reading += [background.submit(runner.fetch, one, streams) for one in after]
-            yield bucket, reading.pop(0).result()
+            reading = following or background.submit(runner.fetch, bucket, streams)
+            if at + 1 < len(batches):
+                following = background.submit(runner.fetch, batches[at + 1], streams)
+            yield bucket, reading.result()
 
 
 def _entries(

@@ -8,6 +8,7 @@ fact that asks the most alike question and has as many tokens. Relative to a cou
 no better than a wrong answer.
 """
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -140,23 +141,19 @@ def _kept_depth(
     unscored: dict[int, str],
 ) -> KeptDepth:
     """The numbers of one set and one source."""
-    tau = session.settings.tau
-    found = list(zip(rows, depth_score(s1, s2, tau=tau).uds.tolist(), strict=True))
-    scored = [(e, value) for e, value in found if value == value]
-    no_ke = {e.idx: NO_KE.format(tau=tau) for e, value in found if value != value}
-    named = zip(kept.rows, strata_of(kept.rows, session.examples), strict=True)
-    of_idx = {row.idx: stratum for row, stratum in named}
-    strata, authors = (
-        grouped((kind, (e, value)) for kind, (e, value) in zip(kinds, scored, strict=True))
-        for kinds in ([of_idx[e.idx] for e, _ in scored], [str(e.group) for e, _ in scored])
-    )
-    values, groups = [value for _, value in scored], [e.group for e, _ in scored]
-    forgotten, depth = outcome.groups, _mean(scored)
+    tau, unscored = session.settings.tau, dict(unscored)
+    scored = list[tuple[Encoded, float]]()
+    for e, value in zip(rows, depth_score(s1, s2, tau=tau).uds.tolist(), strict=True):
+        if math.isnan(value):
+            unscored[e.idx] = NO_KE.format(tau=tau)
+        else:
+            scored.append((e, value))
+    idx = [row.idx for row in kept.rows]
+    stratum_of = dict(zip(idx, strata_of(kept.rows, session.examples), strict=True))
+    strata = grouped((stratum_of[e.idx], (e, value)) for e, value in scored)
+    authors = grouped((str(e.group), value) for e, value in scored)
+    depth = _mean(scored)
     ends = depth.pop("ci95")
-    apart: dict[str, Any] = {"value": None, "ci95": None, "why": "one side has no scored row"}
-    if values and forgotten:
-        gap = difference_of(outcome.scored.tolist(), forgotten, values, groups)
-        apart = {"value": gap.value, "ci95": gap.limits()["ci95"], "why": gap.why}
     return KeptDepth(
         anchor=base.spec.name if base else COUNTERFACTUAL,
         relative_to=RELATIVE["base" if base else "counterfactual"],
@@ -164,19 +161,13 @@ def _kept_depth(
         **depth,
         n=len(kept.rows),
         rows_hash=examples_hash(kept.rows),
-        unscored=dict(Counter((unscored | no_ke).values())),
+        unscored=dict(Counter(unscored.values())),
         over_erasure_nats=over_erasure(s1, s2, tau=tau),
-        strata={
-            name: _mean(own)
-            if len(own) >= FEWEST_ROWS
-            else _mean([])
-            | {"n_scored": len(own), "why": f"{len(own)} scored rows, wanted {FEWEST_ROWS}"}
-            for name, own in strata.items()
-        },
-        selectivity=apart,
+        strata={name: _of_stratum(own) for name, own in strata.items()},
+        selectivity=_selectivity(outcome, scored),
         authors={
-            name: {"depth": sum(value for _, value in own) / len(own), "n_scored": len(own)}
-            for name, own in authors.items()
+            name: {"depth": sum(values) / len(values), "n_scored": len(values)}
+            for name, values in authors.items()
         },
     )
 
@@ -191,6 +182,23 @@ def _mean(scored: Depths) -> dict[str, Any]:
     values, groups = [value for _, value in scored], [e.group for e, _ in scored]
     found = clustered_mean(values, groups, unit=unit_of(groups))
     return {"depth": sum(values) / len(values), **found.limits(), "n_scored": len(values)}
+
+
+def _of_stratum(scored: Depths) -> dict[str, Any]:
+    """Mean depth of a stratum; None where it has too few rows for a number."""
+    n = len(scored)
+    if n >= FEWEST_ROWS:
+        return _mean(scored)
+    return _mean([]) | {"n_scored": n, "why": f"{n} scored rows, wanted {FEWEST_ROWS}"}
+
+
+def _selectivity(outcome: Outcome, scored: Depths) -> dict[str, Any]:
+    """UDS of the forgotten facts minus the depth of those to keep, with its interval."""
+    values, groups = [value for _, value in scored], [e.group for e, _ in scored]
+    if not values or not outcome.groups:
+        return {"value": None, "ci95": None, "why": "one side has no scored row"}
+    gap = difference_of(outcome.scored.tolist(), outcome.groups, values, groups)
+    return {"value": gap.value, "ci95": gap.limits()["ci95"], "why": gap.why}
 
 
 NOT_PATCHED = "--score lens: streams are read out, not patched in; --score uds decides"

@@ -5,7 +5,6 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-import torch
 from rich.filesize import decimal as size
 
 from lensaudit.activations.spec import Fingerprint, kept_as
@@ -15,7 +14,6 @@ from lensaudit.data.neutral import FEWEST_VALIDITY_ROWS, Neutral
 from lensaudit.data.spans import Encoded
 from lensaudit.errors import InputError
 from lensaudit.models.checkpoint import Checkpoint
-from lensaudit.models.large.placement import placement_of
 from lensaudit.models.sizes import BYTES, sizes_on_disk
 from lensaudit.patching.alignment import ALIGN_TOKENS_PER_DIM, one_a_group
 from lensaudit.patching.asking import DirectQuestions, questions_of
@@ -29,6 +27,7 @@ from lensaudit.patching.settings import PatchSettings
 from lensaudit.patching.sources import others_of
 from lensaudit.patching.summary import beside_score
 from lensaudit.plans.plan import Plan
+from lensaudit.plans.weights import planned_text
 from lensaudit.plans.work import flop_of_blocks
 from lensaudit.progress import Notice, unheard
 from lensaudit.results.kinds.patch import Way
@@ -275,27 +274,3 @@ def asking_plan(questions: DirectQuestions) -> Plan:
         f"at most {tokens} tokens, {float(flop):.2g} FLOP"
     )
     return Plan((line,), n)
-
-
-def planned_text(
-    checkpoint: Checkpoint, *, dtype: str, device: str, spread: int | None, n_passes: int
-) -> str:
-    """Where `load_causal` would put the weights, and the bytes that each pass brings.
-
-    Args:
-        checkpoint: of the model.
-        dtype: in which it runs.
-        device: on which.
-        spread: bytes left for activations of a model that may be spread; None: it may not.
-        n_passes: over all blocks.
-
-    Raises:
-        InputError: it would not fit.
-    """
-    run_in = getattr(torch, dtype)
-    placement = placement_of(checkpoint, dtype=run_in, device=device, spread=spread)
-    said = f"weights: {placement.text()}"
-    if placement.way == "whole":
-        return said
-    brought = size(n_passes * placement.brought_bytes)
-    return f"{said}; {brought} to bring in {n_passes} pass{'es' * (n_passes != 1)}"

@@ -4,6 +4,7 @@ With an adapter the base stays as it is on disk: Hu et al. 2022, arXiv:2106.0968
 safetensors in a stored precision.
 """
 
+import math
 import os
 import shutil
 import time
@@ -26,8 +27,7 @@ from lensaudit.models.checkpoint import Checkpoint, load_tokenizer, loading
 from lensaudit.models.device import resolve_device
 from lensaudit.models.hashing import TOKENIZER_FILES
 from lensaudit.models.memory import free_bytes
-from lensaudit.models.sizes import n_parameters
-from lensaudit.models.weight_files import INDEX, SINGLE, header_of
+from lensaudit.models.weight_files import INDEX, SINGLE, header_of, weight_files
 from lensaudit.progress import Notice, unheard
 from lensaudit.results.manifest import MANIFEST, Manifest, manifest
 from lensaudit.results.run_folder import RunFolder, held, seal
@@ -232,6 +232,12 @@ def _saved_in(folder: Path, beside: str) -> Iterator[Path]:
 TRAINING_COPIES = 4
 """float32 weights, gradients and AdamW's two moments."""
 BYTES = 4
+
+
+def n_parameters(folder: Path) -> int:
+    """Weights of a checkpoint, from the headers of its safetensors files."""
+    headers = (header_of(file).values() for file in weight_files(folder))
+    return sum(math.prod(one["shape"]) for header in headers for one in header)
 
 
 def training_bytes(n_weights: int, *, copies: int, frozen: bool = False) -> int:

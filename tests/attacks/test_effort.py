@@ -26,12 +26,12 @@ from lensaudit.data.neutral import wording
 from lensaudit.errors import InputError
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import load_tokenizer, open_model
-from lensaudit.models.sizes import n_parameters
 from lensaudit.results.manifest import model_in
 from lensaudit.results.reading import json_object
 from lensaudit.results.roles import ends_as_sources
 from lensaudit.scores.intervals import clustered_ratio
 from lensaudit.scores.recovery import Arms
+from lensaudit.training.trainee import n_parameters
 
 GROUPS = [fact // 4 for fact in range(24)]
 DIVISOR_NEAR_0 = "111111001100101000111100", "110110100011010011101101", "000010110000010001010000"

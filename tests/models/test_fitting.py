@@ -7,7 +7,7 @@ from support import checkpoint_of, refusal
 
 from lensaudit.models.causal import load_causal
 from lensaudit.models.large import placement
-from lensaudit.models.sizes import n_parameters
+from lensaudit.training.trainee import n_parameters
 
 
 @pytest.fixture

@@ -24,6 +24,7 @@ from lensaudit.models.large.placement import (
     where_spread,
 )
 from lensaudit.models.large.streaming import streamed
+from lensaudit.plans.weights import brought_bytes, bytes_by_place, words_of
 
 
 def whole(folder):
@@ -270,8 +271,8 @@ def test_blocks_go_where_there_is_room():
     spread = places({"cuda": 250, "cuda:1": 120, "cpu": 1000}, leave=0, n_blocks=30)
     assert spread.blocks == ("cuda",) * 3 + ("cuda:1",) * 12 + ("cpu",) * 15
     assert spread.way == "spread"
-    assert spread.n_bytes == {"cuda": 130, "cuda:1": 120, "cpu": 150}
-    assert spread.brought_bytes == 270
+    assert bytes_by_place(spread) == {"cuda": 130, "cuda:1": 120, "cpu": 150}
+    assert brought_bytes(spread) == 270
     some = places({"cuda": 250, "cuda:1": 120, "cpu": 55}, leave=10, n_blocks=30)
     # room for two more blocks on the first device is the next one's that is read from disk
     assert some.blocks == ("cuda:1",) * 11 + ("cpu",) * 4 + (DISK,) * 15
@@ -295,4 +296,6 @@ def test_a_model_is_brought_block_by_block_only_if_that_is_needed_and_can_be():
 
 def test_a_placement_says_where_the_bytes_lie():
     one = Placement("cuda", 10**9, (5 * 10**8,) * 3, ("cuda", "cpu", DISK))
-    assert one.text() == ("streamed (1.5 GB on cuda, 500.0 MB in memory of cpu, 500.0 MB on disk)")
+    assert words_of(one) == (
+        "streamed (1.5 GB on cuda, 500.0 MB in memory of cpu, 500.0 MB on disk)"
+    )

@@ -13,7 +13,7 @@ from support.audit_helpers import save_family, save_questions
 
 from lensaudit.activations.opening import open_activations
 from lensaudit.errors import TryAgainError
-from lensaudit.models.sizes import n_parameters
+from lensaudit.training.trainee import n_parameters
 
 LIMITED = """
 import resource, sys

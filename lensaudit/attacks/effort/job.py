@@ -17,7 +17,6 @@ from lensaudit.attacks.settings import EffortSettings, FactReadout
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import Checkpoint
 from lensaudit.models.memory import free_bytes
-from lensaudit.models.sizes import n_parameters
 from lensaudit.orphans import n_cores, when_orphaned
 from lensaudit.progress import Progress, Tell, unheard
 from lensaudit.results.kinds.effort import TrainingRate
@@ -25,6 +24,7 @@ from lensaudit.text import digest
 from lensaudit.training.train import Recipe
 from lensaudit.training.trainee import (
     adapted,
+    n_parameters,
     training_bytes,
 )
 

@@ -218,27 +218,6 @@ class Placement:
             return "streamed"
         return "whole" if set(self.blocks) <= {self.device} else "spread"
 
-    @property
-    def n_bytes(self) -> dict[str, int]:
-        """Bytes of weights by place; those on disk count as what they are in memory."""
-        places = Counter({self.device: self.rest})
-        for place, n_bytes in zip(self.blocks, self.sizes, strict=True):
-            places[place] += n_bytes
-        return places
-
-    @property
-    def brought_bytes(self) -> int:
-        """Bytes that one pass over the blocks brings to the device."""
-        return sum(n for place, n in self.n_bytes.items() if place != self.device)
-
-    def text(self) -> str:
-        """Where the weights are, in words, with the bytes at each place."""
-        listed = ", ".join(
-            f"{size(n)} {'on' if place[:4] in (DISK, 'cuda') else 'in memory of'} {place}"
-            for place, n in self.n_bytes.items()
-        )
-        return f"{self.way} ({listed})"
-
 
 def all_on(device: str, tensors: Mapping[str, Stored], dtype: torch.dtype) -> Placement:
     """All weights on the device; sizes from the headers of a checkpoint."""

@@ -172,8 +172,8 @@ class Streamed:
             for parameters, slices in self._slices.get(layer, ()):
                 for one, tensor in zip(parameters, slices(), strict=True):
                     one.data = tensor
-            following = layer + 1
-            if self.placement.ahead and DISK in self.placement.blocks[following : following + 1]:
+            following, blocks = layer + 1, self.placement.blocks
+            if self.placement.ahead and following < len(blocks) and blocks[following] == DISK:
                 self._ahead = following, self._thread.submit(self._fill, following, self._room(1))
         self.n_brought += 1
 
