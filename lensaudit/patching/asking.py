@@ -140,7 +140,6 @@ class DirectQuestions:
         }
         own, texts, n = given["source"][0], self.answers(source), len(clear)
         groups = [row.group for row in self.facts if row.idx in own]
-        counted = {"n": n, "n_groups": len(set(groups)), "per_author": typical_size(groups)}
 
         def shares(ways: Collection[Way]) -> Outputs:
             """Facts given away in one of these ways; of several models the mean."""
@@ -149,7 +148,7 @@ class DirectQuestions:
                 for role, ones in given.items()
             }
             found = {role: sum(own) / len(own) / n for role, own in counts.items()}
-            return Outputs(**counted, **found)
+            return Outputs(n=n, n_groups=len(set(groups)), per_author=typical_size(groups), **found)
 
         return Told(
             **vars(shares(tuple(texts))),

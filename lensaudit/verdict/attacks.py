@@ -374,9 +374,8 @@ GUESSED = "how many of them a model that never saw them would guess is not known
 
 def _counterfactual(one: PatchSummary, nulls: Calibration) -> list[View]:
     """View that may show that facts are hidden, or said; never that one is gone."""
-    says = [_said_alone("said", one.outputs)] if one.outputs else []
-    if one.told and one.told.outputs:
-        says.append(_said_alone("told", one.told.outputs))
+    asked = {"said": one.outputs, "told": one.told and one.told.outputs}
+    says = [_said_alone(name, found) for name, found in asked.items() if found]
     return [*says, _stands_near(one)]
 
 

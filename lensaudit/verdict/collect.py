@@ -154,8 +154,8 @@ class Model:
         judged = [self._of_rows(run) for run in (*patched, *alone)]
         if not judged:
             asked = [one.facts for one in self.beside if one.facts] or [{}]
-            found = (Evidence(self.source, self._merged((), facts)) for facts in asked)
-            judged = [*{one.rank: one for one in found}.values()]
+            found = (self._merged((), facts) for facts in asked)
+            judged = {repr(views): Evidence(self.source, views) for views in found}.values()
         return sorted(judged, key=lambda one: one.rank)
 
     def _of_rows(self, run: PatchRun) -> Evidence:
@@ -338,8 +338,9 @@ class Verdicts:
         Two models may have one name: it counts alone where a sweep attacked an end, and where no
         result says the weights, for which the name stands then.
         """
-        by_name = weights == name or weights in self._attacked
-        return self._ends.get(weights) or (self._named_ends.get(name) if by_name else None)
+        return self._ends.get(weights) or (
+            self._named_ends.get(name) if weights == name or weights in self._attacked else None
+        )
 
     def _clashes(self, folder: Path, manifest: Mapping[str, Any]) -> bool:
         """Is the model of a result its own control, as an end of a scale is? It is left out."""
@@ -350,8 +351,12 @@ class Verdicts:
     @property
     def key(self) -> str:
         """Hash of all results that were read, wherever they lie."""
-        made = ((one, one.manifest or {}) for one in self.found.values())
-        return digest(sorted(how.get("check") or mark_of(one.path)["blake2b"] for one, how in made))
+        return digest(
+            sorted(
+                part(one.manifest).get("check") or mark_of(one.path)["blake2b"]
+                for one in self.found.values()
+            )
+        )
 
     @cached_property
     def models(self) -> tuple[Model, ...]:
@@ -402,9 +407,10 @@ class Verdicts:
 
     def document(self) -> list[dict[str, Any]]:
         """The verdicts as JSON: an entry per model, with its `q` where there are several."""
-        if len(self.models) < 2:
-            return [one.document() for one in self.models]
-        return [one.document() | {"q": self.q[one.weights]} for one in self.models]
+        several = len(self.models) > 1
+        return [
+            one.document() | ({"q": self.q[one.weights]} if several else {}) for one in self.models
+        ]
 
     def of(
         self, folder: Path, weights: str | None = None
@@ -481,9 +487,8 @@ def judge_alone(summary: PatchSummary, calibration: Calibration) -> Verdict:
 
 def weights_in(manifest: Mapping[str, Any], source: str) -> str:
     """Content hash of the model that an attack is about; its name where the manifest has none."""
-    known = [model_in(manifest, role).weights for role in ("source", "unlearned")]
-    known.append(part(manifest, "inputs", "models").get(source))
-    return str(next(filter(None, known), source))
+    known = (model_in(manifest, role).weights for role in ("source", "unlearned"))
+    return str(next(filter(None, (*known, part(manifest, "inputs", "models").get(source))), source))
 
 
 def _rows(run: PatchRun) -> str:

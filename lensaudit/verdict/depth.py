@@ -132,11 +132,9 @@ def of_patch(
 def _told(found: PatchSummary, rows: Rows) -> Iterator[View]:
     """What it gives away when it is asked, in any of the ways in which it was."""
     one = found.told
+    yield from _says("told", one and one.outputs, [row for row in rows if row.get("told")])
     if one is not None and one.outputs is None:
         yield View("told", None, why=one.why)
-    elif one is not None:
-        asked = [row for row in rows if row.get("told")]
-        yield from _says("told", one.outputs, asked)
 
 
 def per_author(rows: Rows) -> float | None:
