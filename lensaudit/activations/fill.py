@@ -18,12 +18,12 @@ from torch import Tensor
 
 from lensaudit.activations.scratch import Scratch, blocks_done, forget_blocks
 from lensaudit.activations.spec import (
+    COMPONENTS,
     HOOKS,
     SHARD_EXAMPLES,
     Fingerprint,
     Shard,
     check_width,
-    hooked,
 )
 from lensaudit.activations.store import (
     Activations,
@@ -263,7 +263,7 @@ def _run(
     device, fingerprint = device_of(model), writer.spec.fingerprint
     for bucket in batches:
         tokens = _tokens(bucket, fingerprint).to(device)
-        stack, final_norm = residuals(model, tokens, component=hooked(fingerprint.part))
+        stack, final_norm = residuals(model, tokens, component=COMPONENTS[fingerprint.part])
         if fingerprint.part != "resid":
             stack, final_norm = stack.flatten(3), final_norm[:, :0]
             check_width(fingerprint, stack.shape[-1])
@@ -303,7 +303,7 @@ def _run_by_block(
             model,
             tokens,
             scratch.streams,
-            component=hooked(fingerprint.part),
+            component=COMPONENTS[fingerprint.part],
             n_done=scratch.n_done,
         )
         for layer, at, read in running:

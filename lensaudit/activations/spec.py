@@ -262,29 +262,17 @@ HOOKS: dict[Kept, str] = {
 
 PARTS: dict[str, Kept] = {hook: part for part, hook in HOOKS.items()}
 
+COMPONENTS: "dict[Kept, Component]" = {
+    "resid": "resid",
+    "attn": "attn",
+    "mlp": "mlp",
+    "resid_mid": "resid_mid",
+    "heads": "head",
+}
+"""Part -> the component that `models.bridge.residuals` reads; one cache holds all heads."""
 
-def hooked(part: Kept) -> "Component":
-    """The component that `models.bridge.residuals` reads.
-
-    >>> hooked("attn"), hooked("heads")
-    ('attn', 'head')
-    """
-    return "head" if part == "heads" else part
-
-
-def kept_as(component: "Component") -> Kept:
-    """The part whose cache serves where a component is patched in.
-
-    >>> kept_as("mlp"), kept_as("head")
-    ('mlp', 'heads')
-
-    Raises:
-        InputError: the component is never cached.
-    """
-    part = "heads" if component == "head" else component
-    if part not in HOOKS:
-        raise InputError(f"component {component} cannot be cached; these can: {', '.join(HOOKS)}")
-    return part
+KEPT_AS: "dict[Component, Kept]" = {one: part for part, one in COMPONENTS.items()}
+"""Component that is patched in -> the part whose cache serves."""
 
 
 def check_width(fingerprint: "Fingerprint", n_shown: int) -> None:

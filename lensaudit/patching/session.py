@@ -15,7 +15,7 @@ from torch import Tensor
 
 from lensaudit.activations.fill import encoded_hash, fill, fingerprint_of_run, provenance_of
 from lensaudit.activations.removal import remove
-from lensaudit.activations.spec import Fingerprint, kept_as
+from lensaudit.activations.spec import KEPT_AS, Fingerprint
 from lensaudit.activations.store import Activations, CacheStore
 from lensaudit.data.facts import Fact
 from lensaudit.data.spans import Encoded, Tokenizer, buckets, encoded_row, make_batch
@@ -376,7 +376,7 @@ class Session(AbstractContextManager):
         settings = self.settings
         if settings.part == "resid":
             return self.streams(checkpoint, self.encoded)
-        part, sizes = kept_as(settings.part), sizes_on_disk(self.full, settings.dtype)
+        part, sizes = KEPT_AS[settings.part], sizes_on_disk(self.full, settings.dtype)
         kept = self.cache(checkpoint, self.encoded, settings.positions_replaced, part)
         return CachedSource(kept, n_heads=sizes.n_heads if part == "heads" else 0)
 

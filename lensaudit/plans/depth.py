@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.filesize import decimal as size
 
-from lensaudit.activations.spec import Fingerprint, kept_as
+from lensaudit.activations.spec import KEPT_AS, Fingerprint
 from lensaudit.auditing.patch import check_places, folders_in
 from lensaudit.auditing.question import anchored
 from lensaudit.data.neutral import FEWEST_VALIDITY_ROWS, Neutral
@@ -101,7 +101,7 @@ def plan_of(
     """
     session, rows = as_run(session), n_missing(session)
     settings, encoded = session.settings, session.encoded
-    of_source: tuple[Positions, Kept] = settings.positions_replaced, kept_as(settings.part)
+    of_source: tuple[Positions, Kept] = settings.positions_replaced, KEPT_AS[settings.part]
     caches = []
     for weights, checkpoint in session.patched_in().items():
         of_full = weights == session.full.weights
