@@ -74,8 +74,8 @@ OF_DIRECTIONS = 0.99
 
 Simulated with random directions as traits (`demo/full`, layer 8, judges idk and variety, `refusal`
 and `demo_idk` with 20 and 10 questions at .5 to 2.5 times the direction's length; 120 directions):
-by questions alone a star for up to .38 with one control and .40 with five, where text falls apart;
-with five and this interval for .075 at .95, and .038 at .99."""
+by questions alone a star for up to .38 with one control and .41 with five, where text falls apart;
+with five and this interval for .076 at .95, and .038 at .99."""
 
 
 @dataclass(frozen=True)
