@@ -346,11 +346,26 @@ def _check_each_once(named: Sequence[tuple[str, Task]]) -> None:
 
 def _check_names(named: Sequence[tuple[str, Task]], manager: Any, include: Path | None) -> None:
     for name, task in named:
-        if isinstance(task, str) and not manager.match_tasks([name]):
+        known = bool(manager.match_tasks([name]))
+        if not isinstance(task, str):
+            _check_whole(name, task, known)
+        elif not known:
             where = f" and {include}" if include else "; --include adds a folder of task files"
             raise InputError(
                 f"unknown task {name!r}; `lm-eval ls tasks` lists the known ones{where}"
             )
+
+
+def _check_whole(name: str, task: Mapping[str, Any], known: bool) -> None:
+    """Refuse a mapping of some of a task's fields: the harness fills up none from its own task."""
+    # without an output type a task generates, whatever the harness's own task of this name does
+    wanted = ("dataset_path", "output_type") if known else ("dataset_path",)
+    lacks = [one for one in wanted if one not in task]
+    if lacks and not {"include", "class"} & set(task):
+        raise InputError(
+            f"task {name}: no {' and no '.join(lacks)}; a mapping is a whole task, and the harness "
+            f"merges nothing into it: say all of it, or {name} alone"
+        )
 
 
 def _arguments(settings: HarnessSettings) -> dict[str, Any]:

@@ -116,6 +116,29 @@ def test_arguments_reach_the_harness(tasks, tmp_path, no_network):
     assert manifest["options"]["num_fewshot"] == 2
 
 
+@pytest.mark.parametrize(
+    ("dropped", "said"),
+    [
+        (("dataset_path", "output_type"), "no dataset_path and no output_type"),
+        (("output_type",), "no output_type"),
+        (("dataset_path",), "no dataset_path"),
+    ],
+)
+def test_some_fields_of_a_task_are_no_task_and_refused_before_a_model_is_opened(
+    tasks, tmp_path, capsys, dropped, said
+):
+    whole = yaml.safe_load((tasks / "own_choice.yaml").read_text())
+    some = {key: value for key, value in whole.items() if key not in dropped}
+    (tmp_path / "some.yaml").write_text(yaml.safe_dump({"tasks": [some]}))
+    given = ("--model", "demo/full", "--tasks", tmp_path / "some.yaml", "--include", tasks)
+    assert command(*given, "--out", tmp_path / "out") == 2
+    wanted = f"lensaudit: task own_choice: {said}; a mapping is a whole task, and the harness"
+    assert wanted in capsys.readouterr().err
+    # a name of its own generates where it does not say another type, as the harness has it
+    lmeval._check_whole("mine", {"task": "mine", "dataset_path": "json"}, known=False)
+    lmeval._check_whole("own_choice", {"task": "own_choice", "include": "base.yaml"}, known=True)
+
+
 def test_rows_of_a_task_that_lie_elsewhere_decide_too(tmp_path):
     rows, folder = tmp_path / "rows.jsonl", tmp_path / "tasks"
     rows.write_text('{"question": "who?"}\n')

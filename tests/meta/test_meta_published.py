@@ -251,6 +251,7 @@ def test_the_authors_files_agree_with_every_published_number(published):
         ("uds_relearning", "equal"): 22,
         ("method_table", "not measured"): 12,
         ("open_unlearning", "not measured"): 4,
+        ("uds_scale", "not measured"): 10,
     }
 
 
@@ -263,6 +264,19 @@ def test_every_published_number_has_a_source_a_known_name_and_a_tolerance_with_a
         assert all(len(row) == len(table.metrics) for row in table.rows.values())
         known = registry if table.kind == "values" else CATALOGUE
         assert set(table.rows) <= set(known)
+
+
+def test_the_scale_check_orders_models_by_what_they_were_taught_and_the_page_asks_for_all():
+    page = (Path(__file__).parents[2] / "docs" / "reproduce.md").read_text().split()
+    (table,) = [one for one in expected_tables() if one.name == "uds_scale"]
+    uds = {name: row[0] for name, row in table.rows.items()}
+    asked = {page[n + 1] for n, word in enumerate(page) if word == "--source"}
+    assert set(uds) <= asked
+    for size in ("_3b", "_8b"):
+        rising = [uds[f"{one}{size}"] for one in ("full", "retain99", "retain95", "retain90")]
+        assert rising == sorted(rising)
+        assert rising[-1] == 1
+    assert {one.name for one in of_role(load_registry(), "scale")} <= set(uds)
 
 
 def test_the_page_asks_for_the_rows_and_the_last_layer_of_the_published_method_table():
