@@ -114,11 +114,15 @@ def examined(installed):
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory):
     """Summaries of the demo by model, its folders, and what it said."""
+    from lensaudit.patching.asking import DirectQuestions
+
     folder, said = tmp_path_factory.mktemp("demo"), io.StringIO()
     out, activations = folder / "out", folder / "activations"
     some = {name: one for name, one in load_registry().items() if name in AUDITED}
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(said):
         patch.setattr(asked, "load_registry", lambda: some)
+        # as where memory holds no model in a second type of numbers
+        patch.setattr(DirectQuestions, "types", lambda asking, source: [])
         for kind in (PatchSettings, EvaluateSettings):
             patch.setattr(asked, kind.__name__, functools.partial(kind, limit=LIMIT))
         assert run(["demo", "--out", str(out), "--activations", str(activations)]) == 0

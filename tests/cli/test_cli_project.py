@@ -19,6 +19,7 @@ from lensaudit.data.tofu import forget_set
 from lensaudit.doors.discover import READ_BYTES, discover
 from lensaudit.project import FILE
 
+pytestmark = pytest.mark.usefixtures("one_type")
 MODELS = ("full", "retain", "npo")
 
 

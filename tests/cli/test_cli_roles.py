@@ -11,6 +11,7 @@ from lensaudit.cli.main import run
 from lensaudit.errors import InputError
 from lensaudit.models.checkpoint import open_model
 
+pytestmark = pytest.mark.usefixtures("one_type")
 ANCHORS = "--full {full} --retain {retain} --data demo"
 COMMANDS = {
     "patch": f"patch --source {{source}} {ANCHORS} --limit 4",
