@@ -265,10 +265,14 @@ def _same(old: Any, new: Any) -> bool:
 
     What a run read there stands beside it by content.
     """
-    if old == new or not (isinstance(old, str) and isinstance(new, str)):
-        return bool(old == new)
-    moved = os.path.isabs(new) and os.path.exists(new) and not os.path.exists(old)
-    return moved and os.path.basename(old) == os.path.basename(new)
+    return bool(old == new) or (
+        isinstance(old, str)
+        and isinstance(new, str)
+        and os.path.isabs(new)
+        and os.path.basename(old) == os.path.basename(new)
+        and os.path.exists(new)
+        and not os.path.exists(old)
+    )
 
 
 def known_as(name: str) -> str:
