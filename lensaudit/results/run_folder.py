@@ -92,7 +92,9 @@ def check_own(folder: Path, key: str, command: str, name: str = MANIFEST) -> boo
     check_free(folder, command)
     mark = next((one for one in (name, BEGUN) if (folder / one).exists()), None)
     if mark is not None:
-        if part(json_object(folder / mark), "inputs").get("key") != key:
+        held = part(json_object(folder / mark), "inputs").get("key")
+        # earlier versions began a run without its key: what they left is gone on with
+        if held != key and not (mark == BEGUN and held is None):
             raise InputError(f"{folder}: holds a run with other settings; {OTHERWISE}")
         for line in misfits(folder, name=name, largest=LOOKED_AT_BYTES) if mark == name else ():
             raise InputError(f"{folder}: {line}; {OTHERWISE}")

@@ -333,6 +333,9 @@ def beyond_random(gaps: Sequence[Mapping[int, float]]) -> Estimate:
 
         d = t(k - 1) * sd(mean change beyond each) * sqrt(1 + 1 / k)
 
+    Means that happen to be alike are no less apart than one question's step of the mean lets see:
+    the sd is at least that of rounding to it, 100 / questions / sqrt(12).
+
     Args:
         gaps: of each random direction, by question: how much higher the trait's direction scores.
 
@@ -346,10 +349,10 @@ def beyond_random(gaps: Sequence[Mapping[int, float]]) -> Estimate:
         return found
     if (n := len(scored)) < 2:
         return Estimate(found.value, n=found.n, why="one random direction: no interval")
-    spread = stdev(fmean(one.values()) for one in scored) * math.sqrt(1 + 1 / n)
-    half = float(stdtrit(n - 1, (1 + OF_DIRECTIONS) / 2)) * spread
-    low, high = (math.hypot(end - found.value, half) for end in found.ends)
     least, most = _GAPS
+    apart = max(stdev(fmean(one.values()) for one in scored), most / len(asked) / math.sqrt(12))
+    half = float(stdtrit(n - 1, (1 + OF_DIRECTIONS) / 2)) * apart * math.sqrt(1 + 1 / n)
+    low, high = (math.hypot(end - found.value, half) for end in found.ends)
     return Estimate(
         found.value, max(found.value - low, least), min(found.value + high, most), found.n
     )

@@ -216,10 +216,10 @@ class CrossSettings(AskSettings):
     n_random: Annotated[
         int,
         Option(
-            "Random directions of equal length per trait.", flag="--randoms", least=2, rare="set"
+            "Random directions of equal length per trait.", flag="--randoms", least=3, rare="set"
         ),
     ] = 5
-    """What other directions do is seen from two on; with two only the largest changes stand out."""
+    """Fewer do not show how far directions lie apart."""
     out: Annotated[
         Path | None,
         Option("Result folder. [default: experiments/out/steering/<model>/traits]", is_a="folder"),

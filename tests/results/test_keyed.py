@@ -41,6 +41,9 @@ def test_another_key_is_not_finished_and_the_folder_is_refused(tmp_path):
     begin(tmp_path / "begun", "k", "x")
     with pytest.raises(InputError, match="other settings"):
         check_own(tmp_path / "begun", "other", "x")
+    # earlier versions began without a key
+    write_json(tmp_path / "begun" / "begun.json", {"command": "x"})
+    assert not check_own(tmp_path / "begun", "other", "x")
 
 
 def test_a_folder_with_somebodys_files_is_refused_and_an_empty_one_is_not(tmp_path):

@@ -175,13 +175,17 @@ def one_question(trait):
 
 
 def test_a_change_beyond_random_directions_worked_by_hand():
-    # mean gaps 2 and 2.5: mean 2.25, sd .5 / sqrt(2); t(1) at .99 is 63.6567; sqrt(1 + 1 / 2)
+    # mean gaps 2, 7, ... 22: mean 12, sd 7.906; t(4) at .99 is 4.6041; sqrt(1 + 1 / 5)
     first = {0: 1.0, 1: 1.5, 2: 2.0, 3: 2.5, 4: 3.0}
-    found = beyond_random([first, {at: one + 0.5 for at, one in first.items()}])
-    questions = clustered_mean([1.25, 1.75, 2.25, 2.75, 3.25], range(5), bounds=(-100.0, 100.0))
-    half = math.hypot(questions.high - 2.25, 63.6567 * 0.5 / 2**0.5 * 1.5**0.5)
-    assert found.value == 2.25
-    assert found.ends == pytest.approx((2.25 - half, 2.25 + half), abs=1e-3)
+    found = beyond_random([{at: one + by for at, one in first.items()} for by in range(0, 25, 5)])
+    questions = clustered_mean([11.0, 11.5, 12.0, 12.5, 13.0], range(5), bounds=(-100.0, 100.0))
+    half = math.hypot(questions.high - 12.0, 4.6041 * 62.5**0.5 * 1.2**0.5)
+    assert found.value == 12.0
+    assert found.ends == pytest.approx((12.0 - half, 12.0 + half), abs=1e-3)
+    # means that are alike by chance: as far apart as 5 questions let see; t(2) at .99 is 9.9248
+    alike = beyond_random([first] * 3)
+    half = math.hypot(questions.high - 12.0, 9.9248 * 20 / 12**0.5 * (4 / 3) ** 0.5)
+    assert alike.ends == pytest.approx((2.0 - half, 2.0 + half), abs=1e-3)
     # a direction without any score says nothing
     alone = beyond_random([first, {}])
     assert (alone.value, alone.ends, alone.why) == (2.0, None, "one random direction: no interval")
