@@ -23,7 +23,7 @@ def site(tmp_path_factory):
     from mkdocs.__main__ import cli
 
     folder = tmp_path_factory.mktemp("site")
-    words = ["build", "-q", "--strict", "-d", str(folder)]
+    words = ["build", "--strict", "-d", str(folder)]
     with contextlib.chdir(ROOT), pytest.MonkeyPatch.context() as patch:
         patch.setenv("NO_MKDOCS_2_WARNING", "1")
         patch.setattr(sys, "path", [*sys.path])
