@@ -1,13 +1,13 @@
 """The documentation as a site: strict, searchable, whole, and nothing fetched from elsewhere."""
 
+import contextlib
 import json
-import os
 import re
-import subprocess
 import sys
 
 import click
 import pytest
+from click.testing import CliRunner
 from support.hostile import commands
 from support.pages import DOCS, ROOT
 
@@ -20,16 +20,15 @@ PAGES = sorted(path.relative_to(DOCS).with_suffix("") for path in DOCS.rglob("*.
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
+    from mkdocs.__main__ import cli
+
     folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "mkdocs", "build", "-q", "--strict", "-d", str(folder)]
-    done = subprocess.run(
-        command,
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    words = ["build", "--strict", "-d", str(folder)]
+    with contextlib.chdir(ROOT), pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NO_MKDOCS_2_WARNING", "1")
+        patch.setattr(sys, "path", [*sys.path])
+        done = CliRunner().invoke(cli, words)
+    assert done.exit_code == 0, done.output
     return folder
 
 
