@@ -124,7 +124,7 @@ def of_patch(
     measured = found.uds is not None or found.aligned.uds is not None
     off = calibration_problem(found.calibration) if measured and found.score == "uds" else None
     stream = _stream_of(found, rows, off)
-    says = [*_says("said", found.outputs, rows), *_told(found, rows)]
+    says = [*_says("said", found.outputs, found, rows), *_told(found, rows)]
     plain = _plain(found, rows, stream, calibration)
     return [*says, *plain, *_mapped(found, rows, stream, calibration)], stream
 
@@ -132,7 +132,7 @@ def of_patch(
 def _told(found: PatchSummary, rows: Rows) -> Iterator[View]:
     """What it gives away when it is asked, in any of the ways in which it was."""
     one = found.told
-    yield from _says("told", one and one.outputs, [row for row in rows if row.get("told")])
+    yield from _says("told", one and one.outputs, found, [row for row in rows if row.get("told")])
     if one is not None and one.outputs is None:
         yield View("told", None, why=one.why)
 
@@ -142,11 +142,13 @@ def per_author(rows: Rows) -> float | None:
     return typical_size([row["group"] for row in rows if "group" in row]) or None
 
 
-def _says(name: str, one: Outputs | None, rows: Rows) -> Iterator[View]:
+def _says(name: str, one: Outputs | None, found: PatchSummary, rows: Rows) -> Iterator[View]:
     """Facts that it says, beside full and retain; counts keep exact limits below five authors."""
     if one is None or one.retain is None:
         return
-    n_authors = one.n_groups or len({row["group"] for row in rows if "group" in row})
+    # earlier versions count the authors of scored facts alone, and a ledger keeps no rows
+    of_rows = len({row["group"] for row in rows if "group" in row})
+    n_authors = one.n_groups or of_rows or found.n_groups
     each = rows_each(one.n, n_authors, one.per_author or per_author(rows))
     # of several models the share is a mean, and no whole count
     k = round(one.source * one.n)
