@@ -147,8 +147,9 @@ def _says(name: str, one: Outputs | None, found: PatchSummary, rows: Rows) -> It
     if one is None or one.retain is None:
         return
     # earlier versions count the authors of scored facts alone, and a ledger keeps no rows
-    of_rows = len({row["group"] for row in rows if "group" in row})
-    n_authors = one.n_groups or of_rows or found.n_groups
+    n_authors = (
+        one.n_groups or len({row["group"] for row in rows if "group" in row}) or found.n_groups
+    )
     each = rows_each(one.n, n_authors, one.per_author or per_author(rows))
     # of several models the share is a mean, and no whole count
     k = round(one.source * one.n)
