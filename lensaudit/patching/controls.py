@@ -185,11 +185,9 @@ class _Examination:
         self.layers = [self.settings.at_layers[at] for at in self.columns]
         self.weights = weights[self.columns]
         # streams are compared, of layers that encode the forget set
-        self.unfit = uncompared(session)
-        if self.unfit is None and not self.layers:
-            self.unfit = f"the mean S1 of all rows exceeds tau = {tau:g} at no layer"
-        elif self.unfit is None:
-            self.unfit = neutral.why or None
+        encoded_nowhere = f"the mean S1 of all rows exceeds tau = {tau:g} at no layer"
+        no_layer = None if self.layers else encoded_nowhere
+        self.unfit = uncompared(session) or no_layer or neutral.why or None
         # by weights: rows that are cached, whole sets, so that one cache of `full` serves every
         # source; and those of them that `full` and the source both still say
         self.cached: dict[str, tuple[Encoded, ...]] = {}

@@ -61,19 +61,29 @@ def generate(
     def read(now: Running, step: int) -> tuple[Logits, Any]:
         edits = interventions if interventions and not step else {}
         with intervening(model, edits):
-            logits, past = cached_logits(
-                model,
-                now.tokens,
-                mask=now.mask,
-                positions=now.positions.clamp(min=0),
-                past=now.past,
-                n_logits=1,
-            )
+            logits, past = read_on(model, now)
         return logits[:, -1], past
 
     rows = torch.tensor([*own], device=device_of(model))
     running = shared_out(prompts, rows, lambda before: read(before, -1)[1])
     return continued(running, read, likeliest, max_new_tokens=max_new_tokens, stop=stop)
+
+
+def read_on(
+    model: TransformerBridge, now: Running, *, n_logits: int = 1
+) -> tuple[Float[Tensor, "running kept d_vocab"], Any]:
+    """Logits after the last `n_logits` tokens that are read next, and the grown keys and values.
+
+    Hooks fire.
+    """
+    return cached_logits(
+        model,
+        now.tokens,
+        mask=now.mask,
+        positions=now.positions.clamp(min=0),  # negative at padding
+        past=now.past,
+        n_logits=n_logits,
+    )
 
 
 def as_guessed(
@@ -102,8 +112,7 @@ def as_guessed(
     """
     n, said = 1 + max(map(len, guesses)), []
     read = started([(*a, *b) for a, b in zip(prompts, guesses, strict=True)], device_of(model))
-    where = {"mask": read.mask, "positions": read.positions.clamp(min=0), "n_logits": n}
-    logits, _ = cached_logits(model, read.tokens, **where)
+    logits, _ = read_on(model, read, n_logits=n)
     check_finite(logits[read.mask[:, -n:].bool()])
     for guess, best in zip(guesses, logits.argmax(-1).tolist(), strict=True):
         own = best[n - 1 - len(guess) :]

@@ -23,7 +23,6 @@ from lensaudit.groups import grouped
 from lensaudit.models.bridge import (
     Component,
     TransformerBridge,
-    cached_logits,
     check_layers,
     device_of,
     intervening,
@@ -31,6 +30,7 @@ from lensaudit.models.bridge import (
 from lensaudit.models.generation import Choose, Logits, Running, continued, likeliest, started
 from lensaudit.models.named import bridged
 from lensaudit.models.sizes import context_of
+from lensaudit.patching.generation import read_on
 from lensaudit.patching.speech import ends_of
 from lensaudit.settings import Place as ModelPlace
 from lensaudit.settings import Where
@@ -136,16 +136,8 @@ def continuations(
 
     def read(now: Running, step: int) -> tuple[Logits, Any]:
         chosen = tuple(examples[row] for row in now.row.tolist())
-        positions = now.positions
-        with installed(model, edits.rows(positions, n_prompt[now.row], chosen)):
-            logits, past = cached_logits(
-                model,
-                now.tokens,
-                mask=now.mask,
-                positions=positions.clamp(min=0),
-                past=now.past,
-                n_logits=1,
-            )
+        with installed(model, edits.rows(now.positions, n_prompt[now.row], chosen)):
+            logits, past = read_on(model, now)
         return logits[:, -1], past
 
     return continued(running, read, draws, max_new_tokens=max_new_tokens, stop=stop)

@@ -181,16 +181,14 @@ class Model:
     @property
     def others(self) -> Iterator[tuple[PatchRun, str, Evidence]]:
         """Runs whose word does not count, and how each differs from the one whose does."""
-        first, *rest = self.judged
-        for one in rest:
-            if first.run is None or one.run is None:
-                continue
-            told = []
-            if _rows(one.run) != _rows(first.run):
+        patched = [(one.run, one) for one in self.judged if one.run is not None]
+        for run, one in patched[1:]:
+            first, told = patched[0][0], list[str]()
+            if _rows(run) != _rows(first):
                 told.append("on other rows")
-            if _dtype(one.run) != _dtype(first.run):
-                told.append(f"in {_dtype(one.run)}")
-            yield one.run, ", ".join(told) or "in another run", one
+            if _dtype(run) != _dtype(first):
+                told.append(f"in {_dtype(run)}")
+            yield run, ", ".join(told) or "in another run", one
 
     @property
     def run(self) -> PatchRun | None:
@@ -338,9 +336,8 @@ class Verdicts:
         Two models may have one name: it counts alone where a sweep attacked an end, and where no
         result says the weights, for which the name stands then.
         """
-        return self._ends.get(weights) or (
-            self._named_ends.get(name) if weights == name or weights in self._attacked else None
-        )
+        by_name = weights == name or weights in self._attacked
+        return self._ends.get(weights) or (self._named_ends.get(name) if by_name else None)
 
     def _clashes(self, folder: Path, manifest: Mapping[str, Any]) -> bool:
         """Is the model of a result its own control, as an end of a scale is? It is left out."""
@@ -487,8 +484,9 @@ def judge_alone(summary: PatchSummary, calibration: Calibration) -> Verdict:
 
 def weights_in(manifest: Mapping[str, Any], source: str) -> str:
     """Content hash of the model that an attack is about; its name where the manifest has none."""
-    known = (model_in(manifest, role).weights for role in ("source", "unlearned"))
-    return str(next(filter(None, (*known, part(manifest, "inputs", "models").get(source))), source))
+    known = [model_in(manifest, role).weights for role in ("source", "unlearned")]
+    known.append(part(manifest, "inputs", "models").get(source))
+    return str(next(filter(None, known), source))
 
 
 def _rows(run: PatchRun) -> str:

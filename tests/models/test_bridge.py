@@ -109,6 +109,12 @@ def test_a_model_without_a_final_norm_runs_and_cannot_be_cached(tiny_tokenizer):
     )
 
 
+def _not_generating(model, tokens) -> str:
+    """Why it refuses to read on from a past."""
+    where = {"mask": torch.ones_like(tokens), "positions": tokens - 3}
+    return support.refusal(cached_logits, model, tokens, **where, n_logits=1)
+
+
 @pytest.mark.parametrize("kind", ["Mamba", "Mamba2"])
 def test_a_model_without_keys_and_values_generates_nothing(kind, tiny_tokenizer):
     """Without a past, each token would be read as the first one."""
@@ -116,14 +122,7 @@ def test_a_model_without_keys_and_values_generates_nothing(kind, tiny_tokenizer)
     made = support.tiny_model_of(kind, num_hidden_layers=1, **changes if kind == "Mamba2" else {})
     model, tokens = bridge_from(made, tiny_tokenizer), torch.arange(3, 9)[None]
     assert residuals(model, tokens)[0].shape == (1, 1, 6, 32)
-    said = support.refusal(
-        cached_logits,
-        model,
-        tokens,
-        mask=torch.ones_like(tokens),
-        positions=tokens - 3,
-        n_logits=1,
-    )
+    said = _not_generating(model, tokens)
     assert f"{kind}ForCausalLM keeps no keys and values" in said
 
 
@@ -133,14 +132,7 @@ def test_a_hybrid_of_attention_and_convolution_generates_nothing(tiny_tokenizer)
     model = bridge_from(support.tiny_model_of("Lfm2", **changes), tiny_tokenizer)
     tokens = torch.arange(3, 9)[None]
     assert residuals(model, tokens)[0].shape == (1, 2, 6, 32)
-    said = support.refusal(
-        cached_logits,
-        model,
-        tokens,
-        mask=torch.ones_like(tokens),
-        positions=tokens - 3,
-        n_logits=1,
-    )
+    said = _not_generating(model, tokens)
     assert "Lfm2ForCausalLM keeps more than keys and values" in said
 
 

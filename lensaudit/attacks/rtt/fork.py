@@ -145,19 +145,17 @@ def _retrained_rows(path: Path) -> Iterator[RetrainedRow]:
         if (called := row["rtt_condition"]) not in RETRAINED:
             wanted = " or ".join(RETRAINED)
             raise InputError(f"{where}: rtt_condition is {called!r:.40}, wanted {wanted}")
+        split = _whole(row["rtt_eval_split_id"], "rtt_eval_split_id", where)
+        rate = _number(row["lr"], "lr", where)
+        length = _whole(row["epochs"], "epochs", where)
         yield RetrainedRow(
             path,
             RETRAINED[called],
             row.get("dataset", ""),
             row["rtt_signature"],
             row["rtt_start_model_path"],
-            _whole(row["rtt_eval_split_id"], "rtt_eval_split_id", where),
-            ForkCell(
-                _number(row["lr"], "lr", where),
-                length := _whole(row["epochs"], "epochs", where),
-                row.get("loss_type", ""),
-                length,
-            ),
+            split,
+            ForkCell(rate, length, row.get("loss_type", ""), length),
             _curve(_cell(row, "forget_accs_local", dict, where), where, remarks),
             _held_out(row, where),
             tuple(remarks),
@@ -418,12 +416,13 @@ def _cells(
     """What of a run is compared; epoch 0, which the fork counts too, is the model before it."""
     trained = {epoch: value for epoch, value in row.curve.items() if epoch > 0}
     known = {epoch: value for epoch, value in trained.items() if value is not None}
-    if rule == "final":
-        yield from ((row.cell, value) for value in [_last(trained)] if value is not None)
-    elif selection == "fork":
-        yield from ((row.cell, max(one)) for one in [known.values()] if one)
-    else:
-        yield from ((replace(row.cell, epoch=epoch), value) for epoch, value in known.items())
+    if rule == "max" and selection != "fork":
+        for epoch, value in known.items():
+            yield replace(row.cell, epoch=epoch), value
+        return
+    of_run = _last(trained) if rule == "final" else max(known.values(), default=None)
+    if of_run is not None:
+        yield row.cell, of_run
 
 
 def _ratio(
