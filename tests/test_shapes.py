@@ -16,6 +16,8 @@ from lensaudit.cli.main import run
 from lensaudit.data.embedded import embedded_rows
 from lensaudit.files import write_json
 
+for name in la.__all__:
+    getattr(la, name)
 write_json(Path("rows.json"), embedded_rows("forget")[::16])
 write_json(Path("kept.json"), embedded_rows("retain")[::5])
 few = {"data": "rows.json", "activations": "kept"}

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Self
 
 import numpy as np
 import torch
@@ -93,7 +92,7 @@ class LayeredActivations(Activations):
     """A cache on disk, read when asked by layer or by example; it keeps no activations."""
 
     @classmethod
-    def of(cls, cache: Activations) -> Self:
+    def of(cls, cache: Activations) -> "LayeredActivations":
         """The same cache, whose place it takes: `cache` is closed."""
         with cache:
             return cls(cache.folder, cache.spec, cache.seal)

@@ -91,8 +91,8 @@ LIBRARIES = ("accelerate", "lensaudit", "peft", "torch", "transformer_lens", "tr
 def _package(function: Any) -> str:
     """Where a function is written, whatever it says that it wraps.
 
-    >>> _package(digest)
-    'lensaudit'
+    >>> _package(torch.nn.Linear.forward)
+    'torch'
     """
     inner = getattr(function, "func", function)
     code = getattr(inner, "__func__", inner)

@@ -155,7 +155,7 @@ def _out_of_full(one: WorstRecord) -> float | None:
     All of its attacks bring that many or more. None where so few tell nothing.
     """
     if one.full_out is not None:
-        return one.full_out
+        return float(one.full_out)
     each = [row.n_scored * (row.control or 0.0) for row in one.attacks if row.counts]
     most = max(each, default=0.0)
     return most if most - one.expected >= TELLS * one.n_scored else None

@@ -3,14 +3,12 @@
 import copy
 from collections import Counter
 from dataclasses import replace
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
 from support import checkpoint_of, silent_in_float32
 
-from lensaudit.attacks.arm import AttackFindings
+from lensaudit.attacks.arm import AttackedModel, AttackFindings
 from lensaudit.attacks.elicit import chosen
 from lensaudit.attacks.registry import Attack, run_attack
 from lensaudit.attacks.settings import WorstSettings
@@ -174,7 +172,7 @@ def test_the_stream_is_that_of_the_last_token(tiny):
 
 def test_a_hook_that_an_attack_from_outside_leaves_is_gone_or_ends_the_run(tiny):
     model, full = tiny(0), tiny(1)
-    arm: Any = SimpleNamespace(model=model, full=full, facts=[])
+    arm = AttackedModel("model", model, full, [], {}, again=lambda: None)
     tokens = torch.tensor([[5, 6, 7]])
     plain = model(tokens)
 

@@ -21,7 +21,8 @@ def rows(*labels: float, pairs=()) -> list[Labelled]:
 
 def report(labelled, *scores):
     verdicts = [
-        JudgeVerdict(s) if s is not None else JudgeVerdict(None, "why", "low_mass") for s in scores
+        JudgeVerdict(float(s)) if s is not None else JudgeVerdict(None, "why", "low_mass")
+        for s in scores
     ]
     return agreement(labelled, verdicts, labels="x", judge="j", mode="int100", prompt="p")
 

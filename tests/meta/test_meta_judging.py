@@ -100,7 +100,7 @@ def test_pools_that_scatter_alike_or_are_separated_keep_newcombes_limits():
 
 
 def test_limits_of_four_models_are_said_to_assume_that_pools_scatter_alike():
-    four = judge("es", [*range(7, 20), 1.5], [1, 2, 3, 4])
+    four = judge("es", [*map(float, range(7, 20)), 1.5], [1.0, 2.0, 3.0, 4.0])
     assert four.reason == "told apart if both pools scatter alike: 5 models each would show it"
     assert judge("es", [*range(7, 20), 1.5], [1, 2, 3, 4, 5]).reason is None
 

@@ -25,20 +25,33 @@ from lensaudit.sweep.planning import patched_data, with_data
 EMBEDDED_ROWS = [name for name in shipped() if name.startswith(("demo/", "smollm2/"))]
 
 
+@pytest.fixture
+def loaded(monkeypatch):
+    """What data a suite was loaded with, each time."""
+    found = []
+
+    def load(suite, data, **_):
+        found.append(data)
+        return {}
+
+    monkeypatch.setattr("lensaudit.auditing.question.load_suite", load)
+    return found
+
+
 @pytest.mark.parametrize("name", [*EMBEDDED_ROWS, "npo", "full", "idknll"])
-def test_every_part_asks_a_model_about_the_same_rows(name, monkeypatch):
-    monkeypatch.setattr("lensaudit.auditing.question.load_suite", lambda suite, data, **_: data)
+def test_every_part_asks_a_model_about_the_same_rows(name, loaded):
     data, asked = data_of([name], load_registry()), EvaluateSettings(metrics=("uds",))
     unit = with_data(UnitConditions(metrics=("uds",)), data)
     assert data == default_data(name) == annotated_set(name, asked) == patched_data(unit)
     # a suite's own is unnamed
-    assert splits_of(name, asked) == unit.data == (data if data == DEMO else None)
+    assert (splits_of(name, asked), loaded) == ({}, [unit.data])
+    assert unit.data == (data if data == DEMO else None)
 
 
-def test_rows_that_were_named_are_asked_whatever_the_model(monkeypatch):
-    monkeypatch.setattr("lensaudit.auditing.question.load_suite", lambda suite, data, **_: data)
+def test_rows_that_were_named_are_asked_whatever_the_model(loaded):
     asked = EvaluateSettings(data="forget10")
-    assert (splits_of("demo/npo", asked), annotated_set("demo/npo", asked)) == (None, "forget10")
+    assert (splits_of("demo/npo", asked), loaded) == ({}, [None])
+    assert annotated_set("demo/npo", asked) == "forget10"
 
 
 @pytest.fixture

@@ -86,7 +86,7 @@ def test_a_relearning_that_taught_nothing_is_told_where_its_numbers_are_collecte
         asked = {"model": {"name": model, "weights": "w"}}
         asked["metrics"] = {"toy": {"family": "toy", "high_means": "knows"}}
         log = write_log(make_folder(out / "eval"), "tofu", {"toy": VALUE})
-        made = manifest("eval", kind="eval", options=options, inputs=asked, device="x", started=0)
+        made = manifest("eval", kind="eval", options=options, inputs=asked, device="x", started=0.0)
         made.write(log.parent, [log.name])
         last = 0.1 if model == "retain" else 0.49
         write_csv(
