@@ -21,7 +21,7 @@ from lensaudit.errors import InputError
 TODAY = "2025-04-10"
 """What `strftime_now` tells where no `date_string` is given: open-unlearning's date."""
 RENDER_SECONDS = 10
-"""For one text; stock templates take less than a millisecond."""
+"""Of the processor, for one text; stock templates take less than a millisecond."""
 _PROCESS = Path(__file__).with_name("template_process.py")
 
 
@@ -103,9 +103,9 @@ class _Renderer:
                     return json.loads(line)
             self._process = None
             process.communicate()  # what it has not read is lost with it
-        late = process.returncode == -getattr(signal, "SIGALRM", 0)
+        late = process.returncode == -getattr(signal, "SIGPROF", 0)
         code = f"its process ended with {process.returncode}"
-        return {"error": f"takes more than {self._seconds} s" if late else code}
+        return {"error": f"takes more than {self._seconds} s of processor time" if late else code}
 
 
 _RENDERER = _Renderer()

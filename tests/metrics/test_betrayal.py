@@ -4,7 +4,7 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import mannwhitneyu, permutation_test
 
@@ -149,6 +149,7 @@ def test_a_person_who_has_most_rows_of_a_side_is_not_taken_for_all_of_it():
 
 
 @pytest.mark.parametrize("n", [5, 12])
+@settings(deadline=None, derandomize=True)
 @given(seed=st.integers(0, 1000))
 def test_names_and_order_of_people_and_rows_change_nothing(n, seed):
     strange, forgotten = people([2, 1] * n, seed)[:n], people([3, 1] * n, seed + 1, shift=0.5)[:n]
