@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lensaudit.scores.areas import auc_limits, clustered_auc_limits
+from lensaudit.scores.excess import clustered_excess
 from lensaudit.scores.intervals import clustered_mean
 
 PAGE = Path(__file__).parent / "coverage.md"
@@ -107,6 +108,28 @@ def areas(n_knows: int, n_forgot: int, shift: float, runs: int) -> tuple[float, 
     return truth, hits / runs, separated / runs
 
 
+def excesses(
+    n_groups: int, size: int, icc: float, shares: tuple[float, float], runs: int
+) -> tuple[float, float, float]:
+    """Coverage of an excess and its mean width; how often the one-sided upper limit is too low."""
+    from scipy.stats import norm
+
+    rng, groups = np.random.default_rng(4), np.repeat(np.arange(n_groups), size)
+    cuts, truth = norm.ppf(shares), shares[0] - shares[1]
+    hits, below, width = 0, 0, 0.0
+    for _ in range(runs):
+        shared = np.sqrt(icc) * rng.normal(size=n_groups)[groups]
+        alone = np.sqrt(1 - icc) * rng.normal(size=(2, len(groups)))
+        own, others = (shared + alone < cuts[:, None]).astype(float)
+        found = clustered_excess(own, others, groups.tolist())
+        assert found.ends
+        assert found.one_sided
+        hits += found.least <= truth <= found.most
+        below += found.one_sided[1] < truth
+        width += found.most - found.least
+    return hits / runs, below / runs, width / runs
+
+
 def page(runs: int) -> str:
     lines = [
         "# Coverage of the intervals",
@@ -134,7 +157,7 @@ def page(runs: int) -> str:
     lines += [
         f"| {kind} | {low:.3f} | {WANTED.get(kind, 0.88):.2f} |" for kind, low in worst.items()
     ]
-    return "\n".join([*lines, *area_lines(runs)]) + "\n"
+    return "\n".join([*lines, *area_lines(runs), *excess_lines(runs)]) + "\n"
 
 
 def area_lines(runs: int) -> list[str]:
@@ -163,6 +186,26 @@ def area_lines(runs: int) -> list[str]:
                 truth, hit, separated = clustered_areas(n_groups, 20, icc, shift, runs)
                 head = f"| {n_groups[0]} | {n_groups[1]} | {icc:g} |"
                 lines.append(f"{head} {truth:.3f} | {hit:.3f} | {separated:.2f} |")
+    return lines
+
+
+def excess_lines(runs: int) -> list[str]:
+    """Of how much more comes out of one model than of another."""
+    lines = [
+        "",
+        "Excess of what comes out of a model over what comes out of another (`clustered_excess`),"
+        " the same facts, authors alike in both:",
+        "",
+        "| authors | facts each | ICC | shares | coverage | upper limit too low (wanted .05) |"
+        " width |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for n_groups, size in ((5, 8), (8, 7), (20, 1), (20, 20)):
+        for icc in (0.0, 0.2, 0.4):
+            for shares in ((0.02, 0.0), (0.2, 0.0), (0.25, 0.05), (0.9, 0.05)):
+                hit, below, width = excesses(n_groups, size, icc, shares, runs)
+                head = f"| {n_groups} | {size} | {icc:g} | {shares[0]:g}, {shares[1]:g} |"
+                lines.append(f"{head} {hit:.3f} | {below:.3f} | {width:.3f} |")
     return lines
 
 

@@ -216,10 +216,16 @@ def facts_of_read(
 
 
 def mean_of(facts: Sequence[FactEvidence], name: str, top: float) -> Estimate:
-    """Mean of a field with its interval by authors; `top` is the most that a value can be."""
+    """Mean of a field with its interval by authors; `top` is the most that a value can be.
+
+    The interval is that of shares of the way from the least bits to the most: many facts sit on an
+    end of it, and a t interval would say too much of them.
+    """
     values, groups = [getattr(one, name) for one in facts], [one.group for one in facts]
-    bounds = (math.log2(HEDGE), max(top, *values))
-    found = clustered_mean(values, groups, bounds=bounds, unit=unit_of(groups))
+    least = math.log2(HEDGE)
+    way = max(top, *values) - least
+    found = clustered_mean([(one - least) / way for one in values], groups, unit=unit_of(groups))
+    found = found.on(-least / way, (1 - least) / way)
     return replace(found, lower=None, upper=None)  # the record holds the 95 % interval
 
 

@@ -19,7 +19,7 @@ from lensaudit.metrics.registry import (
 
 _LENS = Read("patched", ANNOTATED, "lens")
 _CKA = Read("patched", ANNOTATED, "cka")
-_ALIKE = "full and retain do not differ at any layer"
+_ALIKE = "no layer tells full from retain"
 _SOURCE = "gnueaj/unlearning-depth-score @ fc31639 (compute_representation_baselines.py)"
 
 

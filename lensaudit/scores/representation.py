@@ -45,7 +45,9 @@ def weighted_erasure(layers: Sequence[LayerErasure]) -> float:
 def cka(a: Rows, b: Rows) -> float:
     """Linear centred kernel alignment of two models on the same rows, in float32.
 
-        ||B'A||_F^2 / (||A'A||_F ||B'B||_F),  columns centred; 0 if the denominator < EPS
+        ||B'A||_F^2 / (||A'A||_F ||B'B||_F),  columns centred; NaN if the denominator < EPS
+
+    The reference has 0 there, as of streams wholly unlike: of one row nothing is left to compare.
 
     >>> from torch import tensor
     >>> rows = tensor([[1.0, 0.0], [0.0, 2.0], [3.0, 1.0]])
@@ -55,15 +57,19 @@ def cka(a: Rows, b: Rows) -> float:
     a, b = (side.float() - side.float().mean(0) for side in (a, b))
     shared = (b.T @ a).square().sum()
     own = (a.T @ a).square().sum().sqrt() * (b.T @ b).square().sum().sqrt()
-    return float(shared / own) if own >= EPS else 0.0
+    return float(shared / own) if own >= EPS else math.nan
 
 
 def cka_erasure(full_retain: float, model_retain: float) -> LayerErasure:
     """How much of the way from `full` to `retain` a layer has gone; its weight is that way.
 
+    A layer that cannot be compared has no weight.
+
     >>> cka_erasure(0.5, 0.75).weight
     0.5
     """
+    if math.isnan(full_retain + model_retain):
+        return LayerErasure(0.0, 0.0)
     way = (model_retain - full_retain) / (1 - full_retain + EPS)
     return LayerErasure(min(1.0, max(0.0, way)), max(1 - full_retain, 0.0))
 

@@ -233,8 +233,10 @@ def test_cka_of_long_streams_is_that_of_short_ones(norm):
 
 
 def test_erasure_by_hand():
-    # constant rows have no alignment
-    assert cka(torch.ones(5, 3), torch.randn(5, 3)) == 0.0
+    # constant rows, or one, have no alignment: the layer has no weight
+    assert math.isnan(cka(torch.ones(5, 3), torch.randn(5, 3)))
+    assert cka_erasure(cka(torch.ones(1, 3), torch.randn(1, 3)), 0.5) == LayerErasure(0.0, 0.0)
+    assert cka_erasure(0.5, math.nan).weight == 0.0
     assert cka_erasure(0.5, 0.75).erasure == pytest.approx(0.5)
     assert cka_erasure(0.5, 0.2).erasure == 0.0
     # full and retain are far apart where they do not align

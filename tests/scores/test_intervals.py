@@ -7,11 +7,13 @@ from scipy.stats import t as student
 
 from lensaudit.scores.areas import auc_limits, clustered_auc_limits
 from lensaudit.scores.estimate import NO_ROWS, Estimate
+from lensaudit.scores.excess import clustered_excess
 from lensaudit.scores.intervals import (
     FEWEST_GROUPS,
     chance_of_more,
     clustered_mean,
     clustered_ratio,
+    exact_excess,
 )
 from lensaudit.scores.separation import auc
 
@@ -268,6 +270,30 @@ def test_it_covers_where_the_bootstrap_did_not(kind):
     hit, _, _ = covered(kind, 5, (2, 20), 0.2, runs=400)
     # three standard errors of 400 runs below what is wanted
     assert hit > WANTED.get(kind, 0.88) - 0.04
+
+
+def test_an_excess_covers_and_rules_nothing_out_too_often():
+    from benchmarks.coverage import excesses
+
+    hit, below, _ = excesses(8, 7, 0.4, (0.2, 0.0), runs=400)
+    # a t interval of the differences has .88 and .12
+    assert (hit > 0.93, below < 0.06) == (True, True)
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 7])
+def test_the_more_comes_out_the_less_is_ruled_out(size):
+    groups = [author for author in range(8) for _ in range(size)]
+    upper = []
+    for k in range(size + 1):  # of one author: what follows spreads otherwise
+        own = [1.0] * k + [0.0] * (len(groups) - k)
+        found = clustered_excess(own, [0.0] * len(groups), groups)
+        upper.append(found.one_sided[1])
+    assert upper == sorted(upper)
+
+
+def test_an_excess_inside_the_scale_has_the_limits_of_counts():
+    found = clustered_excess([0.5] * 8, [0.25] * 8, [*range(8)])
+    assert found == exact_excess(4, 2, 8, 1)[0]
 
 
 def test_no_limit_hangs_on_rounding():
