@@ -1,19 +1,16 @@
 """What patching found: depth or exact match by layer, verdicts, the demo, collateral."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import combinations
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from lensaudit.errors import InputError
 from lensaudit.report.headline import headline
 from lensaudit.report.shelf import labels, told_names
 from lensaudit.results.kinds.know import KnowRecord
-from lensaudit.results.kinds.patch import PatchSummary
-from lensaudit.results.owner import comparison_in
-from lensaudit.results.reading import csv_rows
+from lensaudit.results.kinds.patch import PatchSummary, differences, read_patch
 from lensaudit.results.sentences import by_rule, rows_only, shown
 from lensaudit.scores.estimate import Estimate
 from lensaudit.screen.cells import brackets, interval, number, profile
@@ -101,7 +98,7 @@ def pair_table(pairs: Sequence[Sequence[Any]]) -> Table:
             (
                 label[first],
                 label[second],
-                number(None if difference == "" else difference),
+                number(difference),
                 interval([low, high], why),
                 str(n),
                 str(n_groups),
@@ -457,25 +454,17 @@ def of_demo(found: "Audited", anchors: Mapping[str, float | None]) -> Iterator[P
     yield "Your own models and rows: lensaudit init, then lensaudit annotate, audit, report."
 
 
-def comparison_of(results: Sequence["PatchResult"]) -> list[Sequence[Any]]:
-    """Paired differences between the models of one run, the rows of comparison.csv; if any.
+def comparison_of(results: Sequence["PatchResult"]) -> list[list[Any]]:
+    """Paired differences between the models of one run, called as they were given; if any.
 
     Raises:
-        InputError: the table is missing, or holds other rows than pairs of these models.
+        InputError: a file of theirs is missing or damaged.
     """
     if len(results) == 1 or results[0].score == "em":
         return []
-    file = comparison_in([one.folder for one in results])
-    found: list[Sequence[Any]] = []
-    try:
-        # names as they were given, which a table may spell otherwise
-        for names, row in zip(combinations(results, 2), csv_rows(file), strict=True):
-            *numbers, n, n_groups, why = list(row.values())[2:]
-            shown = (float(one) if one else "" for one in numbers)
-            found.append([*(one.source for one in names), *shown, int(n), int(n_groups), why])
-    except ValueError as error:
-        raise InputError(f"{file}: its rows are not the pairs of these models") from error
-    return found
+    runs = [read_patch(one.folder / "summary.json") for one in results]
+    named = zip(results, runs, strict=True)
+    return differences([replace(run, source=one.source) for one, run in named])
 
 
 def keeps_line(source: str, found: Iterable[Keeps]) -> str | None:
