@@ -20,12 +20,13 @@ from torch import Tensor
 
 from lensaudit.association.address import Served
 from lensaudit.association.opening import FEWEST_INVENTED, Know
-from lensaudit.association.persons import COLUMNS, PERSONS, Person, people_of, said_of
+from lensaudit.association.persons import COLUMNS, Person, people_of, said_of
 from lensaudit.association.reading import LENS, OUTPUTS, RelationReading, upper_layers
 from lensaudit.files import write_csv, write_json
 from lensaudit.groups import Group, grouped, natural, unit_of
 from lensaudit.results.kinds.know import (
     LEVEL,
+    PERSONS,
     KnowControl,
     KnowMatrix,
     KnownRelation,

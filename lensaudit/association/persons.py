@@ -17,7 +17,6 @@ from lensaudit.association.opening import FOUND, names_wanted
 from lensaudit.association.reading import RelationReading
 from lensaudit.groups import Group, grouped
 
-PERSONS = "persons.csv"
 COLUMNS = ("author", "name", "n", "p", "p_holm", "p_never", "found", "facts", "why")
 Fit = NDArray[np.float64]
 """How readily a name is given a value, or all of a person's; the last axis: the own name first."""

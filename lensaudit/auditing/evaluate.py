@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lensaudit.auditing.question import (
-    EVAL,
     depth_inside,
     evaluation_folder,
     log_file,
@@ -56,6 +55,7 @@ from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results.kinds.eval import EvaluationResult, MetricResult, log_name
 from lensaudit.results.locate import PASSES
 from lensaudit.results.manifest import (
+    EVAL,
     MANIFEST,
     as_placed,
     manifest,

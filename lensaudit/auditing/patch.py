@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from lensaudit.auditing.question import anchored
-from lensaudit.auditing.result import SUMMARY, PatchResult, read_patched
+from lensaudit.auditing.result import PatchResult, read_patched
 from lensaudit.files import make_folder
 from lensaudit.patching.outcome import (
     BY_TOKEN,
-    FILES,
     Summarised,
     write_comparison,
     write_result,
@@ -23,7 +22,7 @@ from lensaudit.patching.session import Session
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.patching.summary import NOT_A_DEPTH, beside_score, summaries
 from lensaudit.progress import Notice, Tell, unheard
-from lensaudit.results.kinds.patch import read_patch
+from lensaudit.results.kinds.patch import FILES
 from lensaudit.results.owner import (
     Run,
     check_beside,
@@ -132,10 +131,9 @@ def patch_into(
             write_result(folders[name], rows, one.cells, summary, made)
             results[name] = read_patched({name: folders[name]})[0]
     if len(folders) > 1 and settings.score != "em":
-        runs = [read_patch(one / SUMMARY) for one in folders.values()]
         made = manifest_of(session, session.sources, started, command="patch comparison")
         with in_turn(next(iter(folders.values())).parent):
-            write_comparison([*folders.values()], runs, made, placed or notice)
+            write_comparison([*folders.values()], made, placed or notice)
     return [results[name] for name in folders]
 
 

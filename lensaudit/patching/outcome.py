@@ -14,10 +14,16 @@ from lensaudit.groups import Group, assumption, unit_of
 from lensaudit.patching.options import ResolvedSettings
 from lensaudit.patching.score_cache import ByToken
 from lensaudit.progress import FolderRemark, Notice, unheard
-from lensaudit.results.kinds.patch import PAIR_COLUMNS, PatchRun, PatchSummary, differences
+from lensaudit.results.kinds.patch import (
+    FILES,
+    PAIR_COLUMNS,
+    PatchSummary,
+    differences,
+    read_patch,
+)
 from lensaudit.results.manifest import COMPARISON, MANIFEST, Manifest
 from lensaudit.results.owner import comparison_in
-from lensaudit.results.reading import document, null
+from lensaudit.results.reading import SUMMARY, document, null
 from lensaudit.scores.depth import TAU, DepthScore, depth_score, mean_if_any
 from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.intervals import clustered_mean
@@ -248,7 +254,6 @@ def calibration_of(
     }
 
 
-FILES = ("results.jsonl", "layers.csv", "summary.json")
 LAYER_COLUMNS = ("idx", "group", "layer", "s1", "s2", "ke", "erasure")
 
 
@@ -263,11 +268,11 @@ def write_result(
 
     Those of an earlier run go first: what is found here belongs to one finished run.
     """
-    for name in ("summary.json", MANIFEST):
+    for name in (SUMMARY, MANIFEST):
         (folder / name).unlink(missing_ok=True)
     write_jsonl(folder / "results.jsonl", rows)
     write_csv(folder / "layers.csv", *cells)
-    write_json(folder / "summary.json", document(summary))
+    write_json(folder / SUMMARY, document(summary))
     replace(manifest, kind=summary.kind or "patch").write(folder, FILES)
 
 
@@ -284,23 +289,21 @@ def layer_cells(outcome: Outcome) -> Cells:
 
 def write_comparison(
     folders: Sequence[Path],
-    runs: Sequence[PatchRun],
     manifest: Manifest,
     tell: Notice = unheard,
 ) -> None:
     """Write comparison.csv, one row per pair of sources, and its manifest.
 
     Args:
-        folders: of the results, whose names the manifest keeps.
-        runs: of the sources, of one condition.
+        folders: of the results, of one condition; the manifest keeps their names.
         manifest: of the run.
         tell: told where the table goes instead, if results in other folders have the usual one.
     """
-    table, score = comparison_in(folders), runs[0].score
+    table, runs = comparison_in(folders), [read_patch(one / SUMMARY) for one in folders]
     if table.name != COMPARISON:
         other = table.with_name(COMPARISON)
         tell(FolderRemark(f"{other}: compares other runs; these are compared in {table}"))
-    header = [column.replace("score_", f"{score}_") for column in PAIR_COLUMNS]
+    header = [column.replace("score_", f"{runs[0].score}_") for column in PAIR_COLUMNS]
     write_csv(table, header, differences(runs))
     inputs = {**manifest.inputs, "folders": [one.name for one in folders]}
     replace(manifest, kind="comparison", inputs=inputs).write(

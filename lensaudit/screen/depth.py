@@ -11,6 +11,7 @@ from lensaudit.report.headline import headline
 from lensaudit.report.shelf import labels, told_names
 from lensaudit.results.kinds.know import KnowRecord
 from lensaudit.results.kinds.patch import PatchSummary, differences, read_patch
+from lensaudit.results.reading import SUMMARY
 from lensaudit.results.sentences import by_rule, rows_only, shown
 from lensaudit.scores.estimate import Estimate
 from lensaudit.screen.cells import brackets, interval, number, profile
@@ -462,9 +463,9 @@ def comparison_of(results: Sequence["PatchResult"]) -> list[list[Any]]:
     """
     if len(results) == 1 or results[0].score == "em":
         return []
-    runs = [read_patch(one.folder / "summary.json") for one in results]
+    runs = [read_patch(one.folder / SUMMARY) for one in results]
     named = zip(results, runs, strict=True)
-    return differences([replace(run, source=one.source) for one, run in named])
+    return [*differences([replace(run, source=one.source) for one, run in named])]
 
 
 def keeps_line(source: str, found: Iterable[Keeps]) -> str | None:

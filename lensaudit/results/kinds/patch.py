@@ -1,6 +1,6 @@
 """How deep is the knowledge erased? A finished run of `lensaudit patch`, of one source."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import combinations
 from pathlib import Path
@@ -15,6 +15,7 @@ from lensaudit.groups import grouped, unit_of
 from lensaudit.results.integrity import check_whole
 from lensaudit.results.manifest import MANIFEST, NamedModel, model_in
 from lensaudit.results.reading import (
+    SUMMARY,
     AtLayer,
     JsonObject,
     Number,
@@ -31,6 +32,7 @@ from lensaudit.settings import COUNTERFACTUAL
 from lensaudit.text import digest
 
 Numbers = NDArray[np.float64]
+FILES = ("results.jsonl", "layers.csv", SUMMARY)
 SCORES = {"uds": "uds", "lens": "lens", "em": "udr", COUNTERFACTUAL: COUNTERFACTUAL}
 """What `summary.json` calls its score -> the field that holds the number."""
 NOT_NEEDED = "not needed"
@@ -530,17 +532,15 @@ class PatchRun(PatchSummary):
 PAIR_COLUMNS = ("a", "b", "score_a", "score_b", "difference", "low", "high", "n", "n_groups", "why")
 
 
-def differences(runs: Sequence[PatchRun]) -> list[list[Any]]:
+def differences(runs: Sequence[PatchRun]) -> Iterator[list[Any]]:
     """Every pair of runs of one condition, as rows of comparison.csv.
 
     Without an interval its ends are empty, and the last column says why.
     """
-    rows = []
     for first, second in combinations(runs, 2):
         found, n_groups = first.minus(second)
         named = [first.source, second.source, first.estimate.value, second.estimate.value]
-        rows.append([*named, found.value, found.low, found.high, found.n, n_groups, found.why])
-    return rows
+        yield [*named, found.value, found.low, found.high, found.n, n_groups, found.why]
 
 
 def rows_hash(manifest: Mapping[str, Any] | None) -> Any:
