@@ -34,7 +34,7 @@ from experiments.know.gym import (
 )
 from experiments.metrics.betrayal import add, kept
 from lensaudit.association.opening import FOUND
-from lensaudit.association.persons import PERSONS, facts_text, holm_of, persons_in
+from lensaudit.association.persons import facts_text, holm_of, persons_in
 from lensaudit.association.reading import OUTPUTS, RelationReading, said
 from lensaudit.data.fictional import draw_name
 from lensaudit.data.neutral import neutral_of
@@ -44,6 +44,7 @@ from lensaudit.groups import Group, grouped
 from lensaudit.gym.make import PlantedModel, models_in
 from lensaudit.gym.table import share, share_text
 from lensaudit.models.named import load_model
+from lensaudit.results.kinds.know import PERSONS
 
 N_STRANGERS = 199
 MECHANISMS = (
