@@ -68,8 +68,8 @@ _HEADS = {
 
 _BESIDE = {
     "aligned": "UDS after a linear map to full's basis, fitted on other rows",
-    "unread": "what full loses of facts the model still says: from .10 on it cannot read the "
-    "model's stream, and UDS means nothing",
+    "unread": f"what full loses of facts the model still says: from {READABLE_BELOW:g} on it "
+    "cannot read the model's stream, and UDS means nothing",
     "added": "how many times as far from full's stream as retain's it lies at forget prompts, at "
     f"the layer where that is most: from {ADDED_FROM:g} on something was added, and nothing is "
     "called erased",
