@@ -392,7 +392,7 @@ def own_data(data: str | None) -> tuple[str | None, Path | None]:
     return (None, path) if path.is_file() or data.endswith(ROWS) else (data, None)
 
 
-def controls_of(names: Sequence[str], settings: AuditSettings) -> tuple[str, ...]:
+def controls_of(names: Sequence[str], settings: PatchGroups) -> tuple[str, ...]:
     """The retain models: controls of who has what."""
     return tuple(one for one in _ends(names, settings)[1] if one != NO_RETAIN_MODEL)
 
