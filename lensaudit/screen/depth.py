@@ -234,11 +234,10 @@ def _said_and_held(
     score = "UDS" if first.score == "uds" else first.score
     asked = ["asked,\nanswers"] * len(metrics)
     columns = ["model", "verdict", *asked, "begun,\nsays it", "who has\nwhat, p", f"{score} [95 %]"]
-    begun = {"source": "–", "full": "–", "retain": "–"}
 
     def says(one: PatchSummary, role: str) -> str:
         share = None if one.outputs is None else getattr(one.outputs, role)
-        return begun[role] if share is None else f"{share:.0%}"
+        return percent(share)
 
     compared = [
         (
@@ -307,8 +306,8 @@ def verdict(summary: PatchSummary) -> str:
     shown, without = with_limits(summary.estimate)
     return (
         f"{summary.source}: UDR {shown}: lost at "
-        f"{round(100 * summary.udr)} % of the layers where retain loses it; "
-        f"{round(100 * summary.retention)} % of the answer is still given there.{without}"
+        f"{percent(summary.udr)} of the layers where retain loses it; "
+        f"{percent(summary.retention)} of the answer is still given there.{without}"
     )
 
 
@@ -362,9 +361,9 @@ def percent(share: float | None) -> str:
     """A share as whole percent.
 
     >>> percent(0.256), percent(None)
-    ('26 %', '–')
+    ('26%', '–')
     """
-    return "–" if share is None else f"{100 * share:.0f} %"
+    return "–" if share is None else f"{share:.0%}"
 
 
 def remarks(summary: PatchSummary) -> list[str]:
