@@ -17,6 +17,7 @@ from lensaudit.progress import FolderRemark, Notice, unheard
 from lensaudit.results.kinds.patch import (
     FILES,
     PAIR_COLUMNS,
+    PatchRun,
     PatchSummary,
     differences,
     read_patch,
@@ -263,8 +264,8 @@ def write_result(
     cells: Cells,
     summary: PatchSummary,
     manifest: Manifest,
-) -> None:
-    """Write results.jsonl, layers.csv, summary.json and, last, manifest.json.
+) -> PatchRun:
+    """Write results.jsonl, layers.csv, summary.json and, last, manifest.json; the run as it reads.
 
     Those of an earlier run go first: what is found here belongs to one finished run.
     """
@@ -274,6 +275,7 @@ def write_result(
     write_csv(folder / "layers.csv", *cells)
     write_json(folder / SUMMARY, document(summary))
     replace(manifest, kind=summary.kind or "patch").write(folder, FILES)
+    return read_patch(folder / SUMMARY)
 
 
 def layer_cells(outcome: Outcome) -> Cells:
@@ -288,24 +290,24 @@ def layer_cells(outcome: Outcome) -> Cells:
 
 
 def write_comparison(
-    folders: Sequence[Path],
+    runs: Sequence[PatchRun],
     manifest: Manifest,
     tell: Notice = unheard,
 ) -> None:
     """Write comparison.csv, one row per pair of sources, and its manifest.
 
     Args:
-        folders: of the results, of one condition; the manifest keeps their names.
+        runs: of one condition; the manifest keeps the names of their folders.
         manifest: of the run.
         tell: told where the table goes instead, if results in other folders have the usual one.
     """
-    table, runs = comparison_in(folders), [read_patch(one / SUMMARY) for one in folders]
+    table = comparison_in([one.folder for one in runs])
     if table.name != COMPARISON:
         other = table.with_name(COMPARISON)
         tell(FolderRemark(f"{other}: compares other runs; these are compared in {table}"))
     header = [column.replace("score_", f"{runs[0].score}_") for column in PAIR_COLUMNS]
     write_csv(table, header, differences(runs))
-    inputs = {**manifest.inputs, "folders": [one.name for one in folders]}
+    inputs = {**manifest.inputs, "folders": [one.folder.name for one in runs]}
     replace(manifest, kind="comparison", inputs=inputs).write(
         table.parent, (table.name,), f"{table.stem}_{MANIFEST}"
     )

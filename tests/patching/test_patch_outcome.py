@@ -51,19 +51,18 @@ def test_erasure_of_a_layer_is_the_mean_over_the_examples_it_encodes():
 
 
 def written(folder, uds):
-    """The folder of a run of these scores; its source is called the same."""
+    """A run of these scores; its source is called as the folder."""
     found = outcome(folder.name, [[1.0]] * len(uds), [[x] for x in uds])
     made = manifest("patch", options={}, inputs={}, device="cpu", started=0.0)
     folder.mkdir(exist_ok=True)
-    write_result(folder, found.rows(), layer_cells(found), summary_of(found, {}), made)
-    return folder
+    return write_result(folder, found.rows(), layer_cells(found), summary_of(found, {}), made)
 
 
 def compared(tmp_path, a, b):
     """The line of comparison.csv, of UDS per example."""
-    folders = [written(tmp_path / name, uds) for name, uds in (("a", a), ("b", b))]
+    runs = [written(tmp_path / name, uds) for name, uds in (("a", a), ("b", b))]
     made = manifest("patch comparison", options={}, inputs={}, device="cpu", started=0.0)
-    write_comparison(folders, made)
+    write_comparison(runs, made)
     with (tmp_path / "comparison.csv").open() as file:
         (line,) = csv.DictReader(file)
     return line

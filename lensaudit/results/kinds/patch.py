@@ -539,8 +539,10 @@ def differences(runs: Sequence[PatchRun]) -> Iterator[list[Any]]:
     """
     for first, second in combinations(runs, 2):
         found, n_groups = first.minus(second)
-        named = [first.source, second.source, first.estimate.value, second.estimate.value]
-        yield [*named, found.value, found.low, found.high, found.n, n_groups, found.why]
+        yield [
+            *(first.source, second.source, first.estimate.value, second.estimate.value),
+            *(found.value, found.low, found.high, found.n, n_groups, found.why),
+        ]
 
 
 def rows_hash(manifest: Mapping[str, Any] | None) -> Any:
