@@ -20,7 +20,7 @@ from lensaudit.results.integrity import answered_for, check_whole, misfits
 from lensaudit.results.kinds.eval import LOGS
 from lensaudit.results.kinds.patch import SCORES
 from lensaudit.results.ledger_check import is_ledger
-from lensaudit.results.locate import PASSES, folders_below
+from lensaudit.results.locate import OF_RETAIN, PASSES, folders_below
 from lensaudit.results.manifest import (
     BEGUN,
     MANIFEST,
@@ -47,7 +47,7 @@ _BATCH = re.compile(
 _KEEPS = (PASSES, "responses")
 """Folders of a run with what it keeps for the next one."""
 _INSIDE: Mapping[str, Sequence[str]] = {
-    "eval": ("retain",),
+    "eval": (OF_RETAIN,),
     "relearn --audit": ("before/*", "after/*"),
 }
 """Command -> where the runs lie that it makes for its own, each with a manifest."""

@@ -51,7 +51,7 @@ from lensaudit.files import (
 from lensaudit.partials import is_running, process_name
 from lensaudit.results.appended import read_appended
 from lensaudit.results.keyed import keyed_document, write_keyed
-from lensaudit.results.locate import PASSES
+from lensaudit.results.locate import OF_RETAIN, PASSES
 from lensaudit.results.manifest import EVAL, PARTS, mark_of
 from lensaudit.results.planned import RESULT, UNITS
 from lensaudit.sweep.plan import Sweep, Unit
@@ -378,7 +378,7 @@ CHECKPOINT = "checkpoint"
 """The attacked model, beside the parts of a unit."""
 REGISTRY = "registry.json"
 """Names the attacked model where it is evaluated."""
-_SCRATCH = (CHECKPOINT, REGISTRY, f"{EVAL}/{PASSES}", f"{EVAL}/retain")
+_SCRATCH = (CHECKPOINT, REGISTRY, f"{EVAL}/{PASSES}", f"{EVAL}/{OF_RETAIN}")
 """What only the work needed."""
 
 
