@@ -33,8 +33,7 @@ from experiments.know.gym import (
     through_both,
 )
 from experiments.metrics.betrayal import add, kept
-from lensaudit.association.opening import FOUND
-from lensaudit.association.persons import PERSONS, facts_text, holm_of, persons_in
+from lensaudit.association.persons import facts_text, holm_of, persons_in
 from lensaudit.association.reading import OUTPUTS, RelationReading, said
 from lensaudit.data.fictional import draw_name
 from lensaudit.data.neutral import neutral_of
@@ -44,6 +43,8 @@ from lensaudit.groups import Group, grouped
 from lensaudit.gym.make import PlantedModel, models_in
 from lensaudit.gym.table import share, share_text
 from lensaudit.models.named import load_model
+from lensaudit.results.kinds.know import PERSONS
+from lensaudit.verdict.thresholds import ALPHA
 
 N_STRANGERS = 199
 MECHANISMS = (
@@ -206,7 +207,7 @@ def of_real_by_worst(place: Path, out: Path) -> None:
 
 def small(ps: Iterable[str]) -> str:
     """How many of these p are at most .05, with exact limits."""
-    return share_text(share([float(p) <= FOUND for p in ps]))
+    return share_text(share([float(p) <= ALPHA for p in ps]))
 
 
 def people(rows: Sequence[Row]) -> str:
@@ -231,7 +232,7 @@ def after_holm(rows: Sequence[dict[str, str]]) -> list[dict[str, str]]:
     if "found" in rows[0]:
         return [one for one in rows if one["found"] == "1"]
     holm = holm_of([float(one["p"]) for one in rows])
-    return [one for one, p in zip(rows, holm, strict=True) if p <= FOUND]
+    return [one for one, p in zip(rows, holm, strict=True) if p <= ALPHA]
 
 
 def table_of_one(place: Path) -> Iterator[str]:

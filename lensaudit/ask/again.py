@@ -12,7 +12,6 @@ from typing import Any, TypeVar, get_type_hints
 
 from lensaudit.auditing.calls import answered, told
 from lensaudit.auditing.question import content_key
-from lensaudit.auditing.result import SUMMARY
 from lensaudit.choices import option_in
 from lensaudit.data.facts import EMBEDDED
 from lensaudit.data.rows import kept_of_hub
@@ -24,7 +23,7 @@ from lensaudit.progress import FolderRemark, Notice, unheard
 from lensaudit.results.manifest import MANIFEST
 from lensaudit.results.owner import check_free
 from lensaudit.results.question import Key, Question
-from lensaudit.results.reading import read_as
+from lensaudit.results.reading import SUMMARY, read_as
 from lensaudit.results.run import RunResult
 from lensaudit.results.run_folder import RunFolder, nothing_to_do
 from lensaudit.settings import Option, Place, results_folder, several

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from lensaudit.ask.again import Asked, once
 from lensaudit.association.calls import WHO_HAS_WHAT
-from lensaudit.auditing.question import KNOW
 from lensaudit.auditing.result import Audited, joined, read_evaluation, read_patched
 from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.errors import WorkError
@@ -19,6 +18,7 @@ from lensaudit.models.registry import DEMO, FETCHED, REAL, load_registry
 from lensaudit.orphans import when_orphaned
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import Notice, Tell, unheard
+from lensaudit.results.manifest import KNOW
 from lensaudit.results.owner import check_beside, folders_for
 from lensaudit.settings import Place, activations_folder, several
 from lensaudit.text import slug

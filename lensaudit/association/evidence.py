@@ -20,12 +20,13 @@ from torch import Tensor
 
 from lensaudit.association.address import Served
 from lensaudit.association.opening import FEWEST_INVENTED, Know
-from lensaudit.association.persons import COLUMNS, PERSONS, Person, people_of, said_of
+from lensaudit.association.persons import COLUMNS, Person, people_of, said_of
 from lensaudit.association.reading import LENS, OUTPUTS, RelationReading, upper_layers
 from lensaudit.files import write_csv, write_json
 from lensaudit.groups import Group, grouped, natural, unit_of
 from lensaudit.results.kinds.know import (
     LEVEL,
+    PERSONS,
     KnowControl,
     KnowMatrix,
     KnownRelation,
@@ -50,6 +51,7 @@ from lensaudit.scores.assignment import (
 )
 from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.intervals import clustered_mean
+from lensaudit.verdict.thresholds import ALPHA
 
 NEARLY = 0.05
 """P of a never-trained model above which names give it nothing away."""
@@ -301,8 +303,6 @@ def _bits_of(nats: float, read: Sequence[RelationReading]) -> float:
     return float(np.mean([math.log2(share * k) for share, k in zip(shares, sizes, strict=True)]))
 
 
-KEPT_LEVEL = 0.05
-"""Below it kept facts are found: the test can see what this model knows."""
 FACT_COLUMNS = (
     "idx",
     "author",
@@ -487,8 +487,8 @@ def _kept(read: Sequence[RelationReading], seed: int) -> list[KnowControl]:
     if not read:
         return []
     p = binding_of(read, seed=seed).p
-    what = "are found" if p <= KEPT_LEVEL else "are not found either: this test may be blind here"
-    return [KnowControl("kept", p <= KEPT_LEVEL, f"facts to keep {what} (p {p:.2g})")]
+    what = "are found" if p <= ALPHA else "are not found either: this test may be blind here"
+    return [KnowControl("kept", p <= ALPHA, f"facts to keep {what} (p {p:.2g})")]
 
 
 def _never_bound(name: str, one: Assignment) -> KnowControl:

@@ -44,6 +44,7 @@ from lensaudit.progress import Notice, unheard
 from lensaudit.results.roles import InRole, check_roles
 from lensaudit.settings import path_of
 from lensaudit.text import digest
+from lensaudit.verdict.thresholds import ALPHA
 
 ALGORITHM = 1
 """Raised when a change of code changes what a reader says."""
@@ -52,8 +53,6 @@ JUDGED = 3
 N_INVENTED = 2
 """Invented namesakes of each subject; at least sixteen in all."""
 FEWEST_INVENTED = 16
-FOUND = 0.05
-"""Chance of finding anybody among people of whom nothing is held."""
 _ALONE = "no other value of its kind stands beside it"
 
 
@@ -346,7 +345,7 @@ def names_wanted(n_people: int) -> int:
     >>> names_wanted(1), names_wanted(8)
     (19, 159)
     """
-    return round(n_people / FOUND) - 1
+    return round(n_people / ALPHA) - 1
 
 
 def _with_beside(

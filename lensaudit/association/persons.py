@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lensaudit.association.opening import FOUND, names_wanted
+from lensaudit.association.opening import names_wanted
 from lensaudit.association.reading import RelationReading
 from lensaudit.groups import Group, grouped
+from lensaudit.verdict.thresholds import ALPHA
 
-PERSONS = "persons.csv"
 COLUMNS = ("author", "name", "n", "p", "p_holm", "p_never", "found", "facts", "why")
 Fit = NDArray[np.float64]
 """How readily a name is given a value, or all of a person's; the last axis: the own name first."""
@@ -45,11 +45,11 @@ class Person:
     @property
     def why(self) -> str:
         """Why a person is not found; never that nothing is held."""
-        if self.holm > FOUND:
+        if self.holm > ALPHA:
             return f"p {self.holm:.2g} after correction"
         if self.never is None:
             return "no model that never knew was asked (--base, --retain)"
-        if self.never <= FOUND:
+        if self.never <= ALPHA:
             return f"names may tell: p {self.never:.2g} in a model that never knew"
         return ""
 
@@ -158,9 +158,9 @@ def said_of(people: Sequence[Person], n_names: int) -> str:
     if n_names < (wanted := names_wanted(n)):
         return f"{n_names} names can find nobody among {n} people; {wanted} wanted (--strangers)"
     found = [f"{one.name} (p {one.p:.2g})" for one in people if one.found]
-    barred = next((one.why for one in people if one.holm <= FOUND and not one.found), "")
+    barred = next((one.why for one in people if one.holm <= ALPHA and not one.found), "")
     parts = (
-        f"{len(found)} of {n} people found at {FOUND:g} over all, if the names of nobody were "
+        f"{len(found)} of {n} people found at {ALPHA:g} over all, if the names of nobody were "
         f"drawn as theirs{': ' if found else ''}{', '.join(found)}",
         barred and f"not counted: {barred}",
         "of who is not found something may be held",

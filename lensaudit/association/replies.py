@@ -12,6 +12,7 @@ from typing import Any
 
 from lensaudit.data.thoughts import answer_in
 from lensaudit.judge.client import FLOOR_NATS
+from lensaudit.judge.items import MOST_VOID
 from lensaudit.judge.programmatic import declines
 
 Scored = list[tuple[Any, float]]
@@ -19,8 +20,6 @@ Scored = list[tuple[Any, float]]
 MOST_AT_FLOOR = 0.5
 APART_NATS = 2.0
 """Between two readings of one beginning: rounding and other batches make less."""
-MOST_VOID = 0.5
-"""Share of samples without an answer beyond which nothing is read."""
 VOID = {
     "empty": "are empty",
     "cut": "are cut before they name a value",

@@ -20,7 +20,6 @@ from lensaudit.association.evidence import (
 )
 from lensaudit.association.exchange import Heard, NotRead, heard_from, heard_line
 from lensaudit.association.opening import ALGORITHM, Know, asked_hash, open_know
-from lensaudit.association.persons import PERSONS
 from lensaudit.association.reading import (
     FEW_SHOT,
     LENS,
@@ -43,13 +42,12 @@ from lensaudit.models.conditions import conditions_of
 from lensaudit.patching.exposure import Head
 from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results import recorded
-from lensaudit.results.kinds.know import KnowRecord
+from lensaudit.results.kinds.know import FILES, PERSONS, KnowRecord
 from lensaudit.results.ledger import Ledger, ledger_path
 from lensaudit.results.run_folder import RunFolder
 from lensaudit.settings import plain
 from lensaudit.text import digest
 
-FILES = ("facts.csv", "relations.csv", "layers.csv", "matrix.json", "summary.json")
 _DIGITS = 5
 """Of a stored log-prob, nats."""
 FOREIGN = "foreign"

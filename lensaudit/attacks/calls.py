@@ -30,7 +30,6 @@ from lensaudit.attacks.settings import (
     StudySettings,
     WorstSettings,
 )
-from lensaudit.auditing.result import SUMMARY
 from lensaudit.plugins import entries, load_entries, run_files
 from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results.kinds.effort import EffortRecord
@@ -38,7 +37,7 @@ from lensaudit.results.kinds.relearn import RelearnRecord, ScoreChange
 from lensaudit.results.kinds.sample import SampleRecord
 from lensaudit.results.kinds.worst import WorstRecord
 from lensaudit.results.manifest import MANIFEST, using
-from lensaudit.results.reading import json_object, part, read_as
+from lensaudit.results.reading import SUMMARY, json_object, part, read_as
 from lensaudit.results.run import RunResult
 from lensaudit.results.run_folder import nothing_to_do
 from lensaudit.training.record import STATE_FOLDER

@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 
-from lensaudit.association.opening import FOUND
 from lensaudit.association.persons import Fit, beyond, facts_text, p_of, standard
 from lensaudit.attacks.comparison import Findings, gaps_of
 from lensaudit.data.facts import Fact
@@ -27,6 +26,7 @@ from lensaudit.groups import Group, grouped, is_own
 from lensaudit.results.kinds.worst import WorstFact
 from lensaudit.scores.naming import strongest
 from lensaudit.scores.recovery import Arms
+from lensaudit.verdict.thresholds import ALPHA
 
 PEOPLE = ("author", "asked", "out", "p", "p_never", "stands_out", "facts", "why")
 N_DRAWS = 9_999
@@ -48,11 +48,11 @@ class ScoredPerson:
     @property
     def why(self) -> str:
         """Why a person does not stand out; never that nothing is held."""
-        if self.p > FOUND:
+        if self.p > ALPHA:
             return f"p {self.p:.2g}"
         if self.never is None:
             return "no second model that never knew was asked (--retain twice)"
-        if self.never <= FOUND:
+        if self.never <= ALPHA:
             return f"no knowledge is needed: p {self.never:.2g} in a model that never knew"
         return ""
 
@@ -115,10 +115,10 @@ def said_of(people: Sequence[ScoredPerson]) -> str:
         return ""
     out = [f"author {one.group} (p {one.p:.2g})" for one in people if not one.why]
     listed = [*out[:MOST_SAID], *(["…"] if len(out) > MOST_SAID else [])]
-    barred = next((one.why for one in people if one.p <= FOUND and one.why), "")
+    barred = next((one.why for one in people if one.p <= ALPHA and one.why), "")
     parts = (
-        f"{len(out)} of {len(people)} people stand out at {FOUND:g} each, "
-        f"{FOUND * len(people):.2g} would by chance{': ' if out else ''}{', '.join(listed)}",
+        f"{len(out)} of {len(people)} people stand out at {ALPHA:g} each, "
+        f"{ALPHA * len(people):.2g} would by chance{': ' if out else ''}{', '.join(listed)}",
         barred and f"not counted: {barred}",
         "of the others something may be held" if len(out) < len(people) else "",
     )

@@ -31,6 +31,7 @@ from lensaudit.models.generation import Choose
 from lensaudit.patching.speech import Answer, sample
 from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results.kinds.sample import LeakRow, SampleRecord
+from lensaudit.results.reading import SUMMARY
 from lensaudit.results.recorded import planned
 from lensaudit.results.run import RunResult
 from lensaudit.scores.excess import clustered_excess
@@ -39,7 +40,7 @@ from lensaudit.scores.naming import Errors, leak_at_k, leak_corrected, never_hit
 from lensaudit.settings import plain
 from lensaudit.steer.draws import draws_of
 
-FILES = ("leak.csv", "facts.csv", "samples.jsonl", "summary.json")
+FILES = ("leak.csv", "facts.csv", "samples.jsonl", SUMMARY)
 KS = (1, 8, 64)
 NOISY = 0.2
 """Standard error from which a corrected excess is not given."""

@@ -15,7 +15,6 @@ from typing import Any
 import torch
 
 from lensaudit.ask.again import folder_for, usual_place
-from lensaudit.association.persons import PERSONS
 from lensaudit.attacks.arm import AttackedModel, AttackFindings, Hit
 from lensaudit.attacks.comparison import FACTS, Findings, compare
 from lensaudit.attacks.elicit import chosen, list_hash
@@ -43,9 +42,10 @@ from lensaudit.patching.settings import PatchSettings
 from lensaudit.plans.work import flop_of_blocks
 from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results import recorded
+from lensaudit.results.kinds.know import PERSONS
 from lensaudit.results.kinds.worst import WorstAttack, WorstRecord
 from lensaudit.results.ledger import Ledger, ledger_path
-from lensaudit.results.reading import Record
+from lensaudit.results.reading import SUMMARY, Record
 from lensaudit.results.run_folder import RunFolder
 from lensaudit.scores.recovery import Arms
 from lensaudit.settings import (
@@ -447,7 +447,7 @@ def summary_of(worst: Worst, arms: Arms[Findings], tier: str) -> WorstRecord:
     )
 
 
-FILES = ("facts.csv", PERSONS, "matrix.csv", "attacks.csv", "evidence.jsonl", "summary.json")
+FILES = ("facts.csv", PERSONS, "matrix.csv", "attacks.csv", "evidence.jsonl", SUMMARY)
 
 
 def plan_worst(

@@ -10,10 +10,7 @@ from lensaudit.auditing import patch as patching
 from lensaudit.auditing.evaluate import OpenedEvaluation, grew, open_evaluation, placed_in
 from lensaudit.auditing.measuring import Steps, measure, who_has_what
 from lensaudit.auditing.question import (
-    EVAL,
-    KNOW,
     LOG,
-    PATCH,
     anchor_of,
     anchored,
     asked_of_patch,
@@ -35,7 +32,15 @@ from lensaudit.patching.session import Session
 from lensaudit.patching.summary import beside_score
 from lensaudit.progress import Notice, Tell, unheard
 from lensaudit.results.integrity import answered_for
-from lensaudit.results.manifest import AUDIT_MANIFEST, MANIFEST, NOT_ASKED, manifest
+from lensaudit.results.manifest import (
+    AUDIT_MANIFEST,
+    EVAL,
+    KNOW,
+    MANIFEST,
+    NOT_ASKED,
+    PATCH,
+    manifest,
+)
 from lensaudit.results.owner import (
     check_beside,
     check_free,

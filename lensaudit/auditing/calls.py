@@ -20,7 +20,6 @@ from lensaudit.auditing.question import (
     patch_key,
 )
 from lensaudit.auditing.result import (
-    AUDIT_MANIFEST,
     Audited,
     EvaluationResult,
     PatchResult,
@@ -34,7 +33,7 @@ from lensaudit.errors import InputError
 from lensaudit.models.hashing import looking
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import Notice, Tell, unheard
-from lensaudit.results.manifest import MANIFEST
+from lensaudit.results.manifest import AUDIT_MANIFEST, MANIFEST
 from lensaudit.results.owner import comparison_in, folders_for
 from lensaudit.results.question import Key, Question
 

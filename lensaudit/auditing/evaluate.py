@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lensaudit.auditing.question import (
-    EVAL,
     depth_inside,
     evaluation_folder,
     log_file,
@@ -54,8 +53,9 @@ from lensaudit.models.generation import stop_of
 from lensaudit.models.registry import Registry, load_registry, resolve
 from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results.kinds.eval import EvaluationResult, MetricResult, log_name
-from lensaudit.results.locate import PASSES
+from lensaudit.results.locate import OF_RETAIN, PASSES
 from lensaudit.results.manifest import (
+    EVAL,
     MANIFEST,
     as_placed,
     manifest,
@@ -83,8 +83,6 @@ KIND = ("command", "suite")
 _ADDED = ("retain", "retain_log", "full", "reference", "classifier", "ref_value")
 """Options that give values to metrics that had none."""
 COMMAND = "eval"
-RETAIN = "retain"
-"""Of a result folder: that of the retain model, where it was evaluated first."""
 
 
 def evaluate_into(
@@ -131,7 +129,7 @@ def evaluate_into(
     if first is not None:
         asked = tuple(retain_names(metrics))
         theirs = replace(settings, metrics=asked, retain=None, classifier=None, reference=None)
-        found = evaluate_into(first, theirs, place / RETAIN, notice=notice, progress=progress)
+        found = evaluate_into(first, theirs, place / OF_RETAIN, notice=notice, progress=progress)
         reference = found.entries
     n_passes, done = len(counted_in(settings, passes)), itertools.count(1)
 
@@ -271,8 +269,8 @@ def _pass_folders(place: Path, usual: Path) -> list[Path]:
     Passes are found by content: a retain model, and in audits `full` as well, is evaluated once.
     """
     top, patterns = place, ()
-    if place.name == RETAIN:
-        top, patterns = place.parent.parent, ("*", f"*/{RETAIN}")
+    if place.name == OF_RETAIN:
+        top, patterns = place.parent.parent, ("*", f"*/{OF_RETAIN}")
     elif place.parent.name == EVAL:
         top, patterns = place.parent.parent.parent, (f"*/{EVAL}/{place.name}",)
     theirs = (one for pattern in patterns for one in sorted(top.glob(f"{pattern}/{PASSES}")))
@@ -315,7 +313,7 @@ def reference_of(settings: EvaluateSettings, place: Path) -> dict[str, Any]:
     """The retain model and the content of its log, where one is compared with; None: not made."""
     log = path_of(settings.retain_log)
     if log is None and settings.retain and retain_names(ordered(settings.suite, settings.metrics)):
-        log = place / RETAIN
+        log = place / OF_RETAIN
     if log is None:
         return {}
     file = log_file(log, settings)

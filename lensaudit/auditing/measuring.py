@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from lensaudit.auditing.calls import evaluated, patched
-from lensaudit.auditing.question import KNOW, PATCH
 from lensaudit.auditing.result import PatchResult
 from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.auditing.step import Opened, Step
@@ -17,6 +16,7 @@ from lensaudit.errors import InputError, LensAuditError
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import Notice, Tell, unheard
 from lensaudit.results.kinds.eval import EvaluationResult
+from lensaudit.results.manifest import KNOW, PATCH
 from lensaudit.results.owner import folders_for
 from lensaudit.results.run import RunResult
 

@@ -12,7 +12,6 @@ from lensaudit.auditing.result import PatchResult, read_patched
 from lensaudit.files import make_folder
 from lensaudit.patching.outcome import (
     BY_TOKEN,
-    FILES,
     Summarised,
     write_comparison,
     write_result,
@@ -23,6 +22,7 @@ from lensaudit.patching.session import Session
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.patching.summary import NOT_A_DEPTH, beside_score, summaries
 from lensaudit.progress import Notice, Tell, unheard
+from lensaudit.results.kinds.patch import FILES, PatchRun
 from lensaudit.results.owner import (
     Run,
     check_beside,
@@ -115,10 +115,9 @@ def patch_into(
             claim(one, COMMAND, FILES)
     with session:
         found = summaries(session, *beside)
-    nulls, results = read_calibration(), dict[str, PatchResult]()
+    nulls, results, runs = read_calibration(), dict[str, PatchResult](), list[PatchRun]()
     for one in found:
         name, outcome = one.summary.source, one.outcome
-        rows = with_texts(one.rows, session)
         summary = replace(one.summary, verdict=_judged(one, nulls))
         made = manifest_of(
             session,
@@ -128,13 +127,13 @@ def patch_into(
         )
         with in_turn(folders[name]):
             claim(folders[name], COMMAND, FILES)
-            write_result(folders[name], rows, one.cells, summary, made)
+            rows = with_texts(one.rows, session)
+            runs.append(write_result(folders[name], rows, one.cells, summary, made))
             results[name] = read_patched({name: folders[name]})[0]
-    outcomes = [one.outcome for one in found if one.outcome is not None]
-    if len(outcomes) > 1:
+    if len(folders) > 1 and settings.score != "em":
         made = manifest_of(session, session.sources, started, command="patch comparison")
         with in_turn(next(iter(folders.values())).parent):
-            write_comparison([*folders.values()], outcomes, made, placed or notice)
+            write_comparison(runs, made, placed or notice)
     return [results[name] for name in folders]
 
 

@@ -31,7 +31,7 @@ from lensaudit.models.registry import (
 )
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.results.kinds.eval import log_name
-from lensaudit.results.manifest import as_placed, code_digest, from_outside, package_versions
+from lensaudit.results.manifest import EVAL, as_placed, code_digest, from_outside, package_versions
 from lensaudit.results.owner import folders_within
 from lensaudit.settings import (
     NO_RETAIN_MODEL,
@@ -53,8 +53,6 @@ from lensaudit.settings import (
 from lensaudit.text import digest, slug
 from lensaudit.verdict.collect import KEPT
 
-PATCH, EVAL, KNOW = "patch", "eval", "know"
-"""Of an audit's folder: depth, what each model says, and which values it binds to whom."""
 LOG = log_name("tofu")
 MAKE_ONE = "prefix and entity per row are made by `lensaudit annotate`"
 _HIDING = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
@@ -394,7 +392,7 @@ def own_data(data: str | None) -> tuple[str | None, Path | None]:
     return (None, path) if path.is_file() or data.endswith(ROWS) else (data, None)
 
 
-def controls_of(names: Sequence[str], settings: AuditSettings) -> tuple[str, ...]:
+def controls_of(names: Sequence[str], settings: PatchGroups) -> tuple[str, ...]:
     """The retain models: controls of who has what."""
     return tuple(one for one in _ends(names, settings)[1] if one != NO_RETAIN_MODEL)
 

@@ -6,23 +6,21 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
-from lensaudit.auditing.question import KNOW, PATCH, anchored, evaluations
+from lensaudit.auditing.question import anchored, evaluations
 from lensaudit.auditing.settings import AuditSettings
 from lensaudit.errors import Failure
 from lensaudit.evaluation.log import read_log
 from lensaudit.results.kinds.eval import EvaluationResult
 from lensaudit.results.kinds.know import KnowRecord
 from lensaudit.results.kinds.patch import PatchSummary
-from lensaudit.results.manifest import AUDIT_MANIFEST as AUDIT_MANIFEST
+from lensaudit.results.manifest import KNOW, PATCH
 from lensaudit.results.owner import folders_for
-from lensaudit.results.reading import read_as
+from lensaudit.results.reading import SUMMARY, read_as
 from lensaudit.results.run import RunResult
 from lensaudit.settings import Score
 from lensaudit.verdict.collect import Keeps, Verdicts, verdicts
 from lensaudit.verdict.decide import Verdict, Word
 from lensaudit.verdict.depth import calibration_problem
-
-SUMMARY = "summary.json"
 
 
 class PatchResult(RunResult):

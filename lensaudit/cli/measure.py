@@ -206,7 +206,7 @@ def audit_command(
 
 def _page(found: "library.auditing_result.Audited") -> Path:
     """The page of all that lies in the folder, written again where that has changed."""
-    page, name = found.folder / PAGE, library.auditing_result.AUDIT_MANIFEST
+    page, name = found.folder / PAGE, library.results_manifest.AUDIT_MANIFEST
     sealed, read = found.folder / name, found.verdicts.found.values()
     known = library.results_manifest.signed_object(sealed) if sealed.exists() else {}
     made_of = library.results_reading.part(known, "inputs").get(_PAGE_OF)

@@ -13,6 +13,7 @@ from lensaudit.report.shelf import lacking, told_apart, told_names
 from lensaudit.results.kinds.eval import EvaluationResult
 from lensaudit.results.kinds.patch import PatchRun
 from lensaudit.results.locate import Found, locate
+from lensaudit.results.reading import SUMMARY
 from lensaudit.results.sentences import shown
 from lensaudit.screen.cells import name as line_of
 from lensaudit.text import digest, slug
@@ -159,7 +160,7 @@ def _pictures(runs: Sequence[PatchRun], label: Mapping[Path, str]) -> dict[str, 
     for score in dict.fromkeys(run.score for run in runs if run.estimate.value is not None):
         alike = [run for run in runs if run.score == score]
         # the file of a run, not its folder, in which others may lie
-        table = frames.summaries(*(run.folder / "summary.json" for run in alike))
+        table = frames.summaries(*(run.folder / SUMMARY for run in alike))
         table["source"] = [label[Path(folder)] for folder in table["folder"]]
         made |= dict(_drawn(plot.depth(table), "depth" if score == "uds" else f"depth-{score}"))
     names = [slug(run.source) for run in runs]
@@ -167,7 +168,7 @@ def _pictures(runs: Sequence[PatchRun], label: Mapping[Path, str]) -> dict[str, 
         if run.score == "em":
             continue  # shares of tokens, not deltas
         name = short if names.count(short) == 1 else f"{short}-{digest(str(run.folder))[:6]}"
-        table = frames.layers(run.folder / "summary.json")
+        table = frames.layers(run.folder / SUMMARY)
         made |= dict(_drawn(plot.layer_profile(table), f"{name}-layers"))
         made |= dict(_drawn(plot.heatmap(table), f"{name}-examples"))
     return made

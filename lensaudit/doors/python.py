@@ -19,6 +19,7 @@ from lensaudit.auditing.settings import AuditSettings, EvaluateSettings
 from lensaudit.doors.outside import entered
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import Tell
+from lensaudit.screen.cells import number
 
 if TYPE_CHECKING:
     import pandas as pd  # pyright: ignore[reportMissingTypeStubs]
@@ -108,9 +109,7 @@ def _number(value: float | int | None) -> str:
     >>> _number(0.12345), _number(3), _number(None)
     ('0.123', '3', '–')
     """
-    if value is None:
-        return "–"
-    return str(value) if isinstance(value, int) else f"{value:.3f}"
+    return str(value) if isinstance(value, int) else number(value)
 
 
 def shown(one: PatchResult) -> ShownPatch:

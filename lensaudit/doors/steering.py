@@ -13,7 +13,7 @@ from lensaudit.results.kinds.directions import DirectionsRecord
 from lensaudit.results.kinds.steering import CoefficientSweep, LayerSweep, TraitMatrix
 from lensaudit.results.locate import Found
 from lensaudit.results.manifest import signed_object
-from lensaudit.results.reading import json_object, part, read_as
+from lensaudit.results.reading import SUMMARY, json_object, part, read_as
 from lensaudit.results.run import RunResult
 from lensaudit.steer.settings import (
     AskSettings,
@@ -27,6 +27,8 @@ from lensaudit.steer.settings import (
 from lensaudit.steer.trait import (
     CROSSED,
     EXTRACTED,
+    STEERED,
+    SWEPT,
     VECTORS,
     audit_folder,
     contrast_trait,
@@ -95,7 +97,7 @@ def steered(settings: AskSettings, *, notice: Notice, progress: Tell) -> Results
     if isinstance(settings, EvalSettings):
         beside = [settings.vector.with_suffix(".json")]
     elif isinstance(settings, LayerSettings) and settings.vectors is None:
-        beside = [folder / "vectors"]
+        beside = [folder / VECTORS]
     return once(
         _asked(settings, beside),
         [folder],
@@ -120,7 +122,7 @@ def crossed(settings: CrossSettings, *, notice: Notice, progress: Tell) -> tuple
     names = traits_of(settings)
     found = [found_in(settings, load_trait(one)) for one in names]
     own = [path for path in map(Path, names) if path.is_file()]
-    beside = [one / name for one in found for name in (VECTORS, "results.json", "layer_sweep.json")]
+    beside = [one / name for one in found for name in (VECTORS, STEERED, SWEPT)]
     return once(
         _asked(settings, [*own, *beside]),
         [folder],
@@ -141,7 +143,7 @@ def directed(settings: DirectionSettings, *, notice: Notice, progress: Tell) -> 
         opened()
         return run(audit, progress, tell)
 
-    file = folder / "summary.json"
+    file = folder / SUMMARY
     return once(
         Asked(settings=settings),
         [folder],

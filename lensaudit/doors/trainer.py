@@ -28,7 +28,7 @@ from lensaudit.ask.keywords import given_to
 from lensaudit.association.calls import WHO_HAS_WHAT
 from lensaudit.association.result import KnowResult
 from lensaudit.auditing.measuring import Steps, measure, who_has_what
-from lensaudit.auditing.question import asked_of_patch, own_data, splits_of
+from lensaudit.auditing.question import asked_of_patch, controls_of, own_data, splits_of
 from lensaudit.auditing.result import EvaluationResult, PatchResult
 from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.data.tofu import forget_set
@@ -331,9 +331,8 @@ class AuditCallback(TrainerCallback):
 
     def _known(self, source: str, place: Path) -> KnowResult:
         asked = self.settings
-        controls = tuple(one for one in several(asked.retain) if one != NO_RETAIN_MODEL)
         patch = asked_of_patch(asked, asked.retain_set)
-        know = who_has_what(WHO_HAS_WHAT, source, patch, controls)
+        know = who_has_what(WHO_HAS_WHAT, source, patch, controls_of([source], asked))
         if isinstance(know, str):
             raise InputError(know)
         steps = Steps(know={source: know})

@@ -22,6 +22,7 @@ from lensaudit.results.ledger_check import NAMED_FOR, is_ledger, verify_ledger
 from lensaudit.results.locate import COLLECTED, NAMES, locate
 from lensaudit.results.manifest import BEGUN, MANIFEST, MANIFESTS, mark_of, signed
 from lensaudit.results.reading import json_object, place_in
+from lensaudit.results.run_log import PASS
 from lensaudit.text import digest, parse_json
 
 Kind = Literal["result", "pass", "book", "cache", "tensors", "document", "unread"]
@@ -30,7 +31,6 @@ _SEALED = {name for name, kind in NAMES.items() if kind in _KINDS}
 """Files of a finished run: its manifest is written after them."""
 _OF_META = {"faithfulness", "robustness", "meta_table", "aggregate"}
 """What tables of `meta` say that they are; each has a manifest of its own."""
-_PASS = re.compile(r".+-[0-9a-f]{16}\.npz")
 _MAP = re.compile(r"[0-9a-f]{32}\.json")
 _LARGEST_DOCUMENT = 64 << 20
 _CHANGED = "was changed after it was written"
@@ -83,7 +83,7 @@ def _file(path: Path) -> CheckedPlace | None:
     try:
         if path.name == MANIFEST or path.name.endswith(f"_{MANIFEST}"):
             return _result(path)
-        if _PASS.fullmatch(path.name):
+        if PASS.fullmatch(path.name):
             return _one(path, "pass", [read_pass(path)[1]])
         if path.suffix == ".jsonl":
             return _book(path)

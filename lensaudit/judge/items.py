@@ -14,6 +14,7 @@ from lensaudit.errors import InputError
 from lensaudit.files import read_json
 from lensaudit.groups import Group, group_of, own_group, spread
 from lensaudit.results.integrity import check_result
+from lensaudit.results.kinds.eval import LOGS
 from lensaudit.results.reading import Flag, Number, part
 
 CONTEXTS = (
@@ -183,7 +184,7 @@ def log_in(place: Path) -> Path:
     Raises:
         InputError: the folder has none.
     """
-    names = ("results.jsonl", "TOFU_EVAL.json", "MUSE_EVAL.json")
+    names = ("results.jsonl", *LOGS)
     found = [place / name for name in names if (place / name).exists()]
     if place.is_dir() and not found:
         raise InputError(f"{place}: has no results.jsonl, TOFU_EVAL.json or MUSE_EVAL.json in it")

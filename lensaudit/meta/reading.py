@@ -37,7 +37,7 @@ from lensaudit.results.kinds.patch import rows_hash
 from lensaudit.results.locate import NO_RESULTS, Found, folders_below, locate
 from lensaudit.results.manifest import MANIFEST, model_in
 from lensaudit.results.planned import PLAN, RESULT, TO_DO, UNITS
-from lensaudit.results.reading import Number, checked_as, json_object, part
+from lensaudit.results.reading import SUMMARY, Number, checked_as, json_object, part
 from lensaudit.results.roles import roles_in
 from lensaudit.sweep.plan import Variant
 
@@ -370,7 +370,6 @@ SWEEP = "sweep"
 """Of a folder of `meta`: the sweep of what it measured."""
 VARIANTS: Mapping[str | None, Variant] = {"quantize": "nf4", "relearn": "relearn-1ep"}
 """Attack -> the variant of a sweep that it is; others are of models as they are."""
-SUMMARY = "summary.json"
 _WANTED = (
     f"holds no results; wanted {LOG} (lensaudit eval), {SUMMARY} (lensaudit patch), "
     "ep5/ and ep10/ with memorization/MODEL/summary.json, method_results.json, or folders of these"

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from lensaudit.auditing.question import EVAL, LOG, check_asked, own_data, splits_of
+from lensaudit.auditing.question import LOG, check_asked, own_data, splits_of
 from lensaudit.data.tofu import DEMO as DEMO_ROWS
 from lensaudit.errors import InputError, PartialError, shortened
 from lensaudit.groups import grouped
@@ -76,7 +76,7 @@ from lensaudit.models.registry import (
 )
 from lensaudit.progress import Notice
 from lensaudit.results.integrity import is_whole
-from lensaudit.results.manifest import MANIFEST, as_placed
+from lensaudit.results.manifest import EVAL, MANIFEST, as_placed
 from lensaudit.results.owner import check_free
 from lensaudit.results.planned import PLAN
 from lensaudit.results.reading import json_object

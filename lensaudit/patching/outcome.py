@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import combinations
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,12 +14,19 @@ from lensaudit.groups import Group, assumption, unit_of
 from lensaudit.patching.options import ResolvedSettings
 from lensaudit.patching.score_cache import ByToken
 from lensaudit.progress import FolderRemark, Notice, unheard
-from lensaudit.results.kinds.patch import PatchSummary
+from lensaudit.results.kinds.patch import (
+    FILES,
+    PAIR_COLUMNS,
+    PatchRun,
+    PatchSummary,
+    differences,
+    read_patch,
+)
 from lensaudit.results.manifest import COMPARISON, MANIFEST, Manifest
 from lensaudit.results.owner import comparison_in
-from lensaudit.results.reading import document, null
+from lensaudit.results.reading import SUMMARY, document, null
 from lensaudit.scores.depth import TAU, DepthScore, depth_score, mean_if_any
-from lensaudit.scores.estimate import NO_ROWS, Estimate
+from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.intervals import clustered_mean
 
 Cells = tuple[Sequence[str], Sequence[Sequence[Any]]]
@@ -249,9 +255,7 @@ def calibration_of(
     }
 
 
-FILES = ("results.jsonl", "layers.csv", "summary.json")
 LAYER_COLUMNS = ("idx", "group", "layer", "s1", "s2", "ke", "erasure")
-PAIR_COLUMNS = ("a", "b", "score_a", "score_b", "difference", "low", "high", "n", "n_groups", "why")
 
 
 def write_result(
@@ -260,17 +264,18 @@ def write_result(
     cells: Cells,
     summary: PatchSummary,
     manifest: Manifest,
-) -> None:
-    """Write results.jsonl, layers.csv, summary.json and, last, manifest.json.
+) -> PatchRun:
+    """Write results.jsonl, layers.csv, summary.json and, last, manifest.json; the run as it reads.
 
     Those of an earlier run go first: what is found here belongs to one finished run.
     """
-    for name in ("summary.json", MANIFEST):
+    for name in (SUMMARY, MANIFEST):
         (folder / name).unlink(missing_ok=True)
     write_jsonl(folder / "results.jsonl", rows)
     write_csv(folder / "layers.csv", *cells)
-    write_json(folder / "summary.json", document(summary))
+    write_json(folder / SUMMARY, document(summary))
     replace(manifest, kind=summary.kind or "patch").write(folder, FILES)
+    return read_patch(folder / SUMMARY)
 
 
 def layer_cells(outcome: Outcome) -> Cells:
@@ -284,48 +289,25 @@ def layer_cells(outcome: Outcome) -> Cells:
     return LAYER_COLUMNS, rows
 
 
-def differences(outcomes: Sequence[Outcome]) -> list[list[Any]]:
-    """Paired differences of the score between all pairs of sources, on the examples both score.
-
-    The interval is that of the mean of the differences by authors (95 %); the same examples enter
-    on both sides. Without one its ends are empty, and the last column says why.
-    """
-    rows = []
-    for first, second in combinations(outcomes, 2):
-        named = [first.source, second.source, first.uds, second.uds]
-        both = (first.depth.uds.isfinite() & second.depth.uds.isfinite()).nonzero().squeeze(1)
-        if not len(both):
-            rows.append([*named, "", "", "", 0, 0, NO_ROWS.why])
-            continue
-        gaps = (first.depth.uds - second.depth.uds)[both].double()
-        groups = [first.encoded[i].group for i in both.tolist()]
-        found = clustered_mean(gaps.tolist(), groups, bounds=(-1.0, 1.0), unit=unit_of(groups))
-        ends, n_groups = found.ends or ("", ""), len(set(groups))
-        rows.append([*named, float(gaps.mean()), *ends, len(both), n_groups, found.why or ""])
-    return rows
-
-
 def write_comparison(
-    folders: Sequence[Path],
-    outcomes: Sequence[Outcome],
+    runs: Sequence[PatchRun],
     manifest: Manifest,
     tell: Notice = unheard,
 ) -> None:
     """Write comparison.csv, one row per pair of sources, and its manifest.
 
     Args:
-        folders: of the results, whose names the manifest keeps.
-        outcomes: of the sources.
+        runs: of one condition; the manifest keeps the names of their folders.
         manifest: of the run.
         tell: told where the table goes instead, if results in other folders have the usual one.
     """
-    table, score = comparison_in(folders), outcomes[0].score
+    table = comparison_in([one.folder for one in runs])
     if table.name != COMPARISON:
         other = table.with_name(COMPARISON)
         tell(FolderRemark(f"{other}: compares other runs; these are compared in {table}"))
-    header = [column.replace("score_", f"{score}_") for column in PAIR_COLUMNS]
-    write_csv(table, header, differences(outcomes))
-    inputs = {**manifest.inputs, "folders": [one.name for one in folders]}
+    header = [column.replace("score_", f"{runs[0].score}_") for column in PAIR_COLUMNS]
+    write_csv(table, header, differences(runs))
+    inputs = {**manifest.inputs, "folders": [one.folder.name for one in runs]}
     replace(manifest, kind="comparison", inputs=inputs).write(
         table.parent, (table.name,), f"{table.stem}_{MANIFEST}"
     )

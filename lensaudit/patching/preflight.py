@@ -37,6 +37,10 @@ WRITTEN = {"float32": 1e-4, "bfloat16": 0.05, "float16": 0.01}
 """How far what is read after a component was replaced may be off, over its largest value."""
 
 
+PREFLIGHT_PASSES = 4
+"""Forward passes of `full` on the longest example; as many where sweep and oracle are compared."""
+
+
 def check_model(model: TransformerBridge, example: Encoded, dtype: str) -> None:
     """Eval mode, logits reproduced from the last residual, self-patch exactly 0.
 

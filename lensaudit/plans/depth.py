@@ -20,6 +20,7 @@ from lensaudit.patching.asking import DirectQuestions, questions_of
 from lensaudit.patching.controls import rows_for_map, uncompared
 from lensaudit.patching.exact_match import kept_texts
 from lensaudit.patching.options import ANSWER_TOKENS, REFERENCE_TOKENS
+from lensaudit.patching.preflight import PREFLIGHT_PASSES
 from lensaudit.patching.prepare import prepare
 from lensaudit.patching.scoring import as_run
 from lensaudit.patching.session import Session
@@ -33,11 +34,6 @@ from lensaudit.progress import Notice, unheard
 from lensaudit.results.kinds.patch import Way
 from lensaudit.settings import COUNTERFACTUAL, Kept, Positions
 from lensaudit.verdict.thresholds import ALIGN_FROM
-
-PREFLIGHT_PASSES = 4
-"""Forward passes of `full` on the longest example; as many in which sweep and oracle are compared,
-both in `patching.preflight`."""
-
 
 WAYS: Mapping[Way, str] = {"question": "as a question", "chat": "in the chat template"}
 """Way of asking -> its words in a sentence."""

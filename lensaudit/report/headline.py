@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 
 from lensaudit.verdict.decide import HOLDS, NOT_DECIDED, WORDS, Tone, Word
+from lensaudit.verdict.thresholds import TAIL_BELOW
 
-LIMITS = {"hidden_below": 0.25, "erased_from": 0.75}
+LIMITS = {"hidden_below": TAIL_BELOW, "erased_from": 0.75}
 """What stands between the shades of single examples on the page; models have verdicts."""
 SOME = ("undecided_held", "unreadable_held")
 """Words of models that hold some facts; how many is unknown."""

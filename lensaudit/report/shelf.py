@@ -358,22 +358,14 @@ MOST_RUNS = 16
 def paired(runs: Sequence[PatchRun]) -> list[dict[str, Any]]:
     """Every pair of runs of one condition, `a` and `b` by place, as the page has it.
 
-    The score of one minus that of the other over the examples that both score, with its interval by
-    authors, or by rows, as for the scores themselves. None of conditions with too many runs.
+    The score of one minus that of the other over the examples that both score, with its interval.
+    None of conditions with too many runs.
     """
     found = []
-    for condition in dict.fromkeys(run.condition for run in runs):
-        places = [at for at, run in enumerate(runs) if run.condition == condition]
-        for first, second in combinations(places, 2) if len(places) <= MOST_RUNS else ():
-            a, b = runs[first], runs[second]
-            gaps = a.scores - b.scores
-            both = np.isfinite(gaps)
-            if both.any():
-                groups = [one.group for one, yes in zip(a.examples, both, strict=True) if yes]
-                limits = clustered_mean(
-                    gaps[both], groups, bounds=(-1.0, 1.0), unit=unit_of(groups)
-                )
-                ends = {"low": limits.low, "high": limits.high, "why": limits.why}
-                value = float(gaps[both].mean())
-                found.append({"a": first, "b": second, "difference": value, **ends})
+    for places in grouped((run.condition, at) for at, run in enumerate(runs)).values():
+        for a, b in combinations(places, 2) if len(places) <= MOST_RUNS else ():
+            gap, _ = runs[a].minus(runs[b])
+            ends = {"low": gap.low, "high": gap.high, "why": gap.why}
+            if gap.value is not None:
+                found.append({"a": a, "b": b, "difference": gap.value, **ends})
     return found

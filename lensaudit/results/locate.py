@@ -29,6 +29,8 @@ SAID: Mapping[str, Kind] = {word: kind for kind, one in KINDS.items() for word i
 
 PASSES = "passes"
 """Folder of kept passes, in that of an evaluation."""
+OF_RETAIN = "retain"
+"""Folder of the retain model's evaluation, in that of a model that is compared with it."""
 _TRACES = (
     "manifest.json",
     "results.jsonl",

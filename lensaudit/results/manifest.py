@@ -267,6 +267,8 @@ def git_commit() -> str | None:
     return None
 
 
+PARTS = EVAL, PATCH, KNOW = "eval", "patch", "know"
+"""Folders of an audit, of a finished unit of a sweep, and of a model of a collection."""
 COMPARISON = "comparison.csv"
 """Beside the folders of several sources."""
 AUDIT_MANIFEST = f"audit_{MANIFEST}"

@@ -11,7 +11,7 @@ from lensaudit.errors import InputError
 from lensaudit.files import os_errors, read_json
 from lensaudit.results.keyed import keyed_document
 from lensaudit.results.locate import COLLECTED, NO_RESULTS, folders_below
-from lensaudit.results.manifest import MANIFEST, is_signed, signed_object
+from lensaudit.results.manifest import MANIFEST, PARTS, is_signed, signed_object
 from lensaudit.results.reading import JsonObject, part
 
 PLAN = "plan.json"
@@ -20,8 +20,6 @@ UNITS = "units"
 RESULT = "result.json"
 TO_DO = "to_do.json"
 """Model -> why it has no result, beside the folders of those that have one."""
-PARTS = ("eval", "patch", "know")
-"""Folders of a finished unit, and of a model of a collection."""
 _Said = tuple[str | None, JsonObject]
 """Hash of the plan that a file tells of, and its units without a result: unit -> why."""
 

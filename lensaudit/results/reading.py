@@ -19,6 +19,8 @@ from lensaudit.files import read_json, read_text
 from lensaudit.scores.estimate import Estimate, Number
 from lensaudit.text import parse_json
 
+SUMMARY = "summary.json"
+"""File by which a result of most kinds is known."""
 JsonObject = Mapping[str, Any]
 Record = TypeVar("Record")
 Length = Annotated[Number, Field(ge=0)]

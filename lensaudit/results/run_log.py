@@ -17,19 +17,29 @@ from lensaudit.files import files_below, read_bytes, remove_files
 from lensaudit.partials import is_partial
 from lensaudit.progress import FolderRemark, Notice, unheard
 from lensaudit.results.integrity import answered_for, check_whole, misfits
+from lensaudit.results.kinds.eval import LOGS
 from lensaudit.results.kinds.patch import SCORES
 from lensaudit.results.ledger_check import is_ledger
-from lensaudit.results.locate import PASSES, folders_below
-from lensaudit.results.manifest import BEGUN, MANIFEST, Manifest, manifests_of, signed_object
+from lensaudit.results.locate import OF_RETAIN, PASSES, folders_below
+from lensaudit.results.manifest import (
+    BEGUN,
+    MANIFEST,
+    Manifest,
+    manifests_of,
+    signed_object,
+)
 from lensaudit.results.question import LOOKED_AT_BYTES
-from lensaudit.results.reading import JsonObject, checked, json_object, part
+from lensaudit.results.reading import SUMMARY, JsonObject, checked, json_object, part
 
 T = TypeVar("T")
 Weight = Literal["explains", "may explain", "does not matter"]
 
-_VALUES = ("summary.json", "TOFU_SUMMARY.json", "MUSE_SUMMARY.json", "aggregate.json")
+SUMMARIES = tuple(one.replace("_EVAL", "_SUMMARY") for one in LOGS)
+"""Values of an evaluation, beside its log."""
+_VALUES = (SUMMARY, *SUMMARIES, "aggregate.json")
 """Files of a run whose numbers are its values; the first that is there."""
-_PASS = re.compile(r"[a-z0-9._-]+-[0-9a-f]{16}\.npz")
+PASS = re.compile(r"[a-z0-9._-]+-[0-9a-f]{16}\.npz")
+"""What a kept pass is called."""
 _BATCH = re.compile(
     r"batch_state\.json|batch-requests-\d+\.jsonl|batch-.+-[0-9a-f]{8}-(?:output|errors)\.jsonl"
 )
@@ -37,7 +47,7 @@ _BATCH = re.compile(
 _KEEPS = (PASSES, "responses")
 """Folders of a run with what it keeps for the next one."""
 _INSIDE: Mapping[str, Sequence[str]] = {
-    "eval": ("retain",),
+    "eval": (OF_RETAIN,),
     "relearn --audit": ("before/*", "after/*"),
 }
 """Command -> where the runs lie that it makes for its own, each with a manifest."""
@@ -358,7 +368,7 @@ def is_kept(path: Path) -> bool:
     if path.name == BEGUN or is_partial(path) or _BATCH.fullmatch(path.name):
         return True
     if path.suffix == ".npz":
-        return path.parent.name == "passes" and _PASS.fullmatch(path.name) is not None
+        return path.parent.name == PASSES and PASS.fullmatch(path.name) is not None
     if path.suffix == ".jsonl":
         return is_ledger(read_bytes(path))
     with suppress(InputError):

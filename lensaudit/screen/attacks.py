@@ -50,7 +50,7 @@ def of_worst(run: WorstRecord) -> Iterator[Part]:
     if run.bound.get("rate") is not None:
         yield (
             f"  a fact that {run.bound['draws']} samples did not hit comes out of at most "
-            f"{100 * run.bound['rate']:.1f} % of samples, for all facts at once"
+            f"{run.bound['rate']:.1%} of samples, for all facts at once"
         )
 
 
@@ -86,7 +86,7 @@ def of_sample(run: SampleRecord) -> Iterator[Part]:
     if run.never_hit_bound is not None:
         yield (
             f"  a fact that no sample hit comes out of at most "
-            f"{100 * run.never_hit_bound:.1f} % of samples, for all facts at once"
+            f"{run.never_hit_bound:.1%} of samples, for all facts at once"
         )
 
 

@@ -1,19 +1,17 @@
 """What patching found: depth or exact match by layer, verdicts, the demo, collateral."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import combinations
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from lensaudit.errors import InputError
 from lensaudit.report.headline import headline
 from lensaudit.report.shelf import labels, told_names
 from lensaudit.results.kinds.know import KnowRecord
-from lensaudit.results.kinds.patch import PatchSummary
-from lensaudit.results.owner import comparison_in
-from lensaudit.results.reading import csv_rows
+from lensaudit.results.kinds.patch import PatchSummary, differences, read_patch
+from lensaudit.results.reading import SUMMARY
 from lensaudit.results.sentences import by_rule, rows_only, shown
 from lensaudit.scores.estimate import Estimate
 from lensaudit.screen.cells import brackets, interval, number, profile
@@ -70,8 +68,8 @@ _HEADS = {
 
 _BESIDE = {
     "aligned": "UDS after a linear map to full's basis, fitted on other rows",
-    "unread": "what full loses of facts the model still says: from .10 on it cannot read the "
-    "model's stream, and UDS means nothing",
+    "unread": f"what full loses of facts the model still says: from {READABLE_BELOW:g} on it "
+    "cannot read the model's stream, and UDS means nothing",
     "added": "how many times as far from full's stream as retain's it lies at forget prompts, at "
     f"the layer where that is most: from {ADDED_FROM:g} on something was added, and nothing is "
     "called erased",
@@ -101,7 +99,7 @@ def pair_table(pairs: Sequence[Sequence[Any]]) -> Table:
             (
                 label[first],
                 label[second],
-                number(None if difference == "" else difference),
+                number(difference),
                 interval([low, high], why),
                 str(n),
                 str(n_groups),
@@ -236,11 +234,10 @@ def _said_and_held(
     score = "UDS" if first.score == "uds" else first.score
     asked = ["asked,\nanswers"] * len(metrics)
     columns = ["model", "verdict", *asked, "begun,\nsays it", "who has\nwhat, p", f"{score} [95 %]"]
-    begun = {"source": "–", "full": "–", "retain": "–"}
 
     def says(one: PatchSummary, role: str) -> str:
         share = None if one.outputs is None else getattr(one.outputs, role)
-        return begun[role] if share is None else f"{share:.0%}"
+        return percent(share)
 
     compared = [
         (
@@ -309,8 +306,8 @@ def verdict(summary: PatchSummary) -> str:
     shown, without = with_limits(summary.estimate)
     return (
         f"{summary.source}: UDR {shown}: lost at "
-        f"{round(100 * summary.udr)} % of the layers where retain loses it; "
-        f"{round(100 * summary.retention)} % of the answer is still given there.{without}"
+        f"{percent(summary.udr)} of the layers where retain loses it; "
+        f"{percent(summary.retention)} of the answer is still given there.{without}"
     )
 
 
@@ -364,9 +361,9 @@ def percent(share: float | None) -> str:
     """A share as whole percent.
 
     >>> percent(0.256), percent(None)
-    ('26 %', '–')
+    ('26%', '–')
     """
-    return "–" if share is None else f"{100 * share:.0f} %"
+    return "–" if share is None else f"{share:.0%}"
 
 
 def remarks(summary: PatchSummary) -> list[str]:
@@ -457,25 +454,17 @@ def of_demo(found: "Audited", anchors: Mapping[str, float | None]) -> Iterator[P
     yield "Your own models and rows: lensaudit init, then lensaudit annotate, audit, report."
 
 
-def comparison_of(results: Sequence["PatchResult"]) -> list[Sequence[Any]]:
-    """Paired differences between the models of one run, the rows of comparison.csv; if any.
+def comparison_of(results: Sequence["PatchResult"]) -> list[list[Any]]:
+    """Paired differences between the models of one run, called as they were given; if any.
 
     Raises:
-        InputError: the table is missing, or holds other rows than pairs of these models.
+        InputError: a file of theirs is missing or damaged.
     """
     if len(results) == 1 or results[0].score == "em":
         return []
-    file = comparison_in([one.folder for one in results])
-    found: list[Sequence[Any]] = []
-    try:
-        # names as they were given, which a table may spell otherwise
-        for names, row in zip(combinations(results, 2), csv_rows(file), strict=True):
-            *numbers, n, n_groups, why = list(row.values())[2:]
-            shown = (float(one) if one else "" for one in numbers)
-            found.append([*(one.source for one in names), *shown, int(n), int(n_groups), why])
-    except ValueError as error:
-        raise InputError(f"{file}: its rows are not the pairs of these models") from error
-    return found
+    runs = [read_patch(one.folder / SUMMARY) for one in results]
+    named = zip(results, runs, strict=True)
+    return [*differences([replace(run, source=one.source) for one, run in named])]
 
 
 def keeps_line(source: str, found: Iterable[Keeps]) -> str | None:

@@ -24,7 +24,7 @@ def values(found: "EvaluationResult") -> Iterator[Part]:
             (
                 name,
                 f"{entry.value:.4g}",
-                ARROWS[metric_of(name).high_means],
+                ARROWS[entry.high_means or metric_of(name).high_means],
                 interval(entry.ends, entry.why or "", form=".4g"),
                 _counts(entry),
             )

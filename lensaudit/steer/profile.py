@@ -20,7 +20,7 @@ from lensaudit.results.locate import Found
 from lensaudit.results.manifest import signed_object
 from lensaudit.scores.means import mean_known
 from lensaudit.steer.correlations import pearson
-from lensaudit.steer.trait import swept_by
+from lensaudit.steer.trait import SWEPT, VECTORS, swept_by
 
 Shape = Literal["flat", "between", "peaked"]
 FLAT, PEAKED = 3.0, 9.0
@@ -159,10 +159,10 @@ def layer_report(folder: Path) -> LayerReport:
 
 def _points(folder: Path) -> list[_Point]:
     """The vectors of a trait that have held-out scores, with what a sweep did by them."""
-    place, points = folder / "layer_sweep.json", []
+    place, points = folder / SWEPT, []
     swept: LayerSweep | None = Found("steering", place).record if place.exists() else None
     hashes = swept_by(place) if swept else frozenset()
-    for path in sorted((folder / "vectors").glob("*.json")):
+    for path in sorted((folder / VECTORS).glob("*.json")):
         said = signed_object(path)
         scores = {k: v for k, v in (said.get("scores") or {}).items() if v is not None}
         if not scores:

@@ -14,6 +14,7 @@ from lensaudit.files import read_json
 from lensaudit.judge.calibrate import shipped_sets
 from lensaudit.judge.programmatic import PROGRAMMATIC
 from lensaudit.judge.prompts import OF_TRAITS, check_template
+from lensaudit.results.kinds.table import KINDS
 from lensaudit.results.manifest import MANIFEST, manifests_of
 from lensaudit.results.reading import Flag, checked, json_object, part
 from lensaudit.settings import results_folder
@@ -261,6 +262,8 @@ def methods_of(settings: ExtractSettings) -> tuple[Method, ...]:
 COMMAND = "steer"
 """Of `steer extract`, `eval` and `sweep`, which share a folder."""
 VECTORS = "vectors"
+STEERED, SWEPT = KINDS["steering"].files
+"""What `steer eval` and `steer sweep` write."""
 """Folder of the directions in it."""
 CROSSED = "traits.json"
 """Results of `steer cross`."""
@@ -300,8 +303,8 @@ def crossed_folder(settings: CrossSettings) -> Path:
 def files_of(settings: AskSettings) -> tuple[str, str]:
     """Names of the results of `steer eval` or `steer sweep`, and of their manifest."""
     if isinstance(settings, EvalSettings):
-        return "results.json", MANIFEST
-    return "layer_sweep.json", f"layer_sweep_{MANIFEST}"
+        return STEERED, MANIFEST
+    return SWEPT, f"layer_sweep_{MANIFEST}"
 
 
 def swept_by(place: Path) -> frozenset[str]:

@@ -51,8 +51,9 @@ from lensaudit.files import (
 from lensaudit.partials import is_running, process_name
 from lensaudit.results.appended import read_appended
 from lensaudit.results.keyed import keyed_document, write_keyed
-from lensaudit.results.manifest import mark_of
-from lensaudit.results.planned import PARTS, RESULT, UNITS
+from lensaudit.results.locate import OF_RETAIN, PASSES
+from lensaudit.results.manifest import EVAL, PARTS, mark_of
+from lensaudit.results.planned import RESULT, UNITS
 from lensaudit.sweep.plan import Sweep, Unit
 from lensaudit.sweep.removal import remove_below
 from lensaudit.text import parse_json, printable
@@ -375,7 +376,9 @@ def _now(folder: Path) -> float:
 SCHEMA = 2
 CHECKPOINT = "checkpoint"
 """The attacked model, beside the parts of a unit."""
-_SCRATCH = (CHECKPOINT, "registry.json", "eval/passes", "eval/retain")
+REGISTRY = "registry.json"
+"""Names the attacked model where it is evaluated."""
+_SCRATCH = (CHECKPOINT, REGISTRY, f"{EVAL}/{PASSES}", f"{EVAL}/{OF_RETAIN}")
 """What only the work needed."""
 
 

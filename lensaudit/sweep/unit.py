@@ -29,12 +29,12 @@ from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import unheard
 from lensaudit.results.keyed import keyed_document
 from lensaudit.results.kinds.eval import log_name
-from lensaudit.results.manifest import git_commit
+from lensaudit.results.manifest import EVAL, MANIFEST, git_commit
 from lensaudit.results.planned import RESULT
 from lensaudit.results.reading import checked
 from lensaudit.results.roles import UNATTACKED, check_roles, ends_as_sources
 from lensaudit.settings import Anchors, Caches, Machine, NeutralRows, Questions, Rows, shared
-from lensaudit.sweep.attempts import CHECKPOINT, finished, publish
+from lensaudit.sweep.attempts import CHECKPOINT, REGISTRY, finished, publish
 from lensaudit.sweep.plan import (
     ANCHORS,
     COMMAND,
@@ -90,7 +90,7 @@ def run_unit(sweep: Sweep, unit: Unit, obtain: Obtain, halvings: int, report: Re
     settings = stage(sweep, unit, work, obtain, caches, halvings)
     not_asked = measured(unit.target, settings, sweep.conditions, work, report)
     target = vars(sweep.by_name[unit.target])
-    manifest = read_json(work / "eval" / "manifest.json")
+    manifest = read_json(work / EVAL / MANIFEST)
     weights = manifest["inputs"]["model"]["weights"]
     if unit.variant == "base" and target["weights"] not in (None, weights):
         raise InputError(f"{unit.target}: its weights changed while it was measured")
@@ -128,7 +128,7 @@ def stage(
     names = dict(sweep.anchors)
     read = [*(sweep.by_name[name] for name in names.values()), target]
     entries = {one.name: one.entry(obtain(one)) for one in read}
-    registry = write_json(work / "registry.json", entries)
+    registry = write_json(work / REGISTRY, entries)
     opened = {name: open_model(name, registry) for name in entries}
     for one in read:
         one.check(opened[one.name])
@@ -197,7 +197,7 @@ def _retain_log(sweep: Sweep, unit: Unit) -> Path | None:
     first has none and does not wait.
     """
     anchor, asked = sweep.anchor_units()[0], sweep.conditions
-    log = sweep.unit(anchor.id) / "eval" / log_name(asked.suite)
+    log = sweep.unit(anchor.id) / EVAL / log_name(asked.suite)
     if unit == anchor:
         return None
     if log.exists():
@@ -225,7 +225,7 @@ def measured(
     Raises:
         LensAuditError: the unit has no result; finished passes are kept in `out`.
     """
-    data, folder = patched_data(conditions) if conditions.patch else None, out / "eval"
+    data, folder = patched_data(conditions) if conditions.patch else None, out / EVAL
     know, patch = dict[str, Opened | str](), None
     if data is not None:
         groups = (Rows, Machine, NeutralRows, Anchors, Caches)

@@ -23,11 +23,14 @@ from lensaudit.files import files_below, remove_files
 from lensaudit.models.hub_files import WANTED
 from lensaudit.partials import is_partial
 from lensaudit.progress import Notice
-from lensaudit.results.manifest import signed_object
-from lensaudit.results.planned import PARTS, RESULT
-from lensaudit.results.run_log import is_kept
+from lensaudit.results.kinds import know, patch
+from lensaudit.results.kinds.eval import LOGS
+from lensaudit.results.manifest import PARTS, signed_object
+from lensaudit.results.planned import RESULT
+from lensaudit.results.run_log import SUMMARIES, is_kept
 from lensaudit.sweep.attempts import (
     CHECKPOINT,
+    REGISTRY,
     holder,
     set_back,
     states_of,
@@ -37,10 +40,7 @@ from lensaudit.sweep.plan import Sweep, Unit, is_id
 from lensaudit.sweep.removal import check_below, check_unlinked
 from lensaudit.sweep.weights import folder_name
 
-_WRITTEN = re.compile(
-    r"(?:TOFU|MUSE)_(?:EVAL|SUMMARY)\.json|results\.jsonl|summary\.json|layers\.csv"
-    r"|facts\.csv|relations\.csv|persons\.csv|matrix\.json"
-)
+_WRITTEN = {*patch.FILES, *know.FILES, know.PERSONS, *LOGS, *SUMMARIES}
 """What `eval`, `patch` and `know` write, beside what says of itself that it is ours."""
 _ATTACKED = re.compile(r"losses\.csv|errors\.csv|training-\d{8}\.safetensors|training\.json")
 """What attacks write beside a checkpoint."""
@@ -160,10 +160,10 @@ def _is_of_work(work: Path, path: Path) -> bool:
     if not is_id(work.name) or is_partial(path):
         return is_id(work.name)
     if kind in PARTS:
-        return _WRITTEN.fullmatch(path.name) is not None or is_kept(path)
+        return path.name in _WRITTEN or is_kept(path)
     if kind == CHECKPOINT:
         return _ATTACKED.fullmatch(path.name) is not None or _is_wanted(path)
-    return kind in (RESULT, "registry.json")
+    return kind in (RESULT, REGISTRY)
 
 
 def _is_submitted(root: Path, path: Path) -> bool:

@@ -18,7 +18,7 @@ from lensaudit.models.device import resolve_device
 from lensaudit.models.likeness import check_same_shape
 from lensaudit.models.registry import DEMO, ModelSpec, Registry, load_registry, resolve
 from lensaudit.results.kinds.curve import CurveRow
-from lensaudit.results.manifest import manifest
+from lensaudit.results.manifest import MANIFEST, manifest
 from lensaudit.results.owner import check_free
 from lensaudit.results.planned import PLAN
 from lensaudit.results.reading import checked_as, document, json_object, part
@@ -241,7 +241,7 @@ def epoch_of(folder: Path) -> float | None:
 
     `trainer_state.json` is transformers' own; `options.epoch` of `manifest.json` is for others.
     """
-    for name, parts in (("trainer_state.json", ()), ("manifest.json", ("options",))):
+    for name, parts in (("trainer_state.json", ()), (MANIFEST, ("options",))):
         with contextlib.suppress(InputError):
             found: Any = part(read_json(folder / name), *parts).get("epoch")
             if isinstance(found, int | float) and not isinstance(found, bool):

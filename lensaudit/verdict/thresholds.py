@@ -4,7 +4,8 @@ They were set on the tune half of the gym; errors on the rest: docs/evidence/gym
 """
 
 ALPHA = 0.05
-"""Chance that a model that never knew is found to hold the facts, shared by the groups of views."""
+"""Chance that a model that never knew is found to hold the facts, shared by the groups of views;
+and that any other test finds something where nothing is held."""
 FEWEST_AUTHORS = 5
 """Authors below which nothing is ruled out."""
 RULED_OUT_BELOW = 0.2

@@ -285,5 +285,5 @@ def test_without_a_bound_none_is_told():
     run = SampleRecord(source="m", retain=["r"], n_scored=2, samples=4, leak=[row])
     for bound, n in ((0.25, 1), (None, 0)):
         parts = of_sample(replace(run, never_hit_bound=bound))
-        assert sum("25.0 % of samples" in str(one) for one in parts) == n
+        assert sum("25.0% of samples" in str(one) for one in parts) == n
     assert not any("at most" in str(one) for one in of_sample(run))

@@ -50,22 +50,28 @@ def test_erasure_of_a_layer_is_the_mean_over_the_examples_it_encodes():
     assert (row["n_ke"], row["erasure"], row["s1_ke"]) == (0, None, None)
 
 
+def written(folder, uds):
+    """A run of these scores; its source is called as the folder."""
+    found = outcome(folder.name, [[1.0]] * len(uds), [[x] for x in uds])
+    made = manifest("patch", options={}, inputs={}, device="cpu", started=0.0)
+    folder.mkdir(exist_ok=True)
+    return write_result(folder, found.rows(), layer_cells(found), summary_of(found, {}), made)
+
+
 def compared(tmp_path, a, b):
     """The line of comparison.csv, of UDS per example."""
-    ones = [[1.0]] * len(a)
-    found = [outcome(name, ones, [[x] for x in uds]) for name, uds in (("a", a), ("b", b))]
+    runs = [written(tmp_path / name, uds) for name, uds in (("a", a), ("b", b))]
     made = manifest("patch comparison", options={}, inputs={}, device="cpu", started=0.0)
-    write_comparison([tmp_path / "a", tmp_path / "b"], found, made)
+    write_comparison(runs, made)
     with (tmp_path / "comparison.csv").open() as file:
         (line,) = csv.DictReader(file)
     return line
 
 
 def test_a_run_replaces_its_own_comparison_and_leaves_that_of_another(tmp_path):
-    found = [outcome(name, [[1.0]], [[0.5]]) for name in ("a", "b")]
     made = manifest("patch comparison", options={}, inputs={}, device="cpu", started=0.0)
     for names in (("a", "b"), ("a", "b"), ("a-01234567", "b"), ("a-01234567", "b")):
-        write_comparison([tmp_path / one for one in names], found, made)
+        write_comparison([written(tmp_path / one, [0.5]) for one in names], made)
     tables = sorted(tmp_path.glob("*.csv"))
     assert tables[0].stem == f"comparison-{digest(['a-01234567', 'b'])[:8]}"
     assert [one.name for one in tables[1:]] == ["comparison.csv"]

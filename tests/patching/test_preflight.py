@@ -13,6 +13,7 @@ from lensaudit.patching import preflight
 from lensaudit.patching.layout import Rotation, schedule_of
 from lensaudit.patching.options import ResolvedSettings
 from lensaudit.patching.preflight import (
+    PREFLIGHT_PASSES,
     check_component,
     check_model,
     usable_decoder,
@@ -64,6 +65,13 @@ def test_rows_that_join_a_layer_late_are_noticed(tiny_family, tmp_path, monkeypa
 def test_sound_models_pass(tiny_of, ragged):
     for architecture in support.ARCHITECTURES:
         check_model(tiny_of(architecture), ragged[0], "float32")
+
+
+def test_a_plan_counts_the_passes_that_the_check_runs(tiny, ragged):
+    model, ran = tiny(), list[None]()
+    model.original_model.register_forward_hook(lambda *_: ran.append(None))
+    check_model(model, ragged[0], "float32")
+    assert len(ran) == PREFLIGHT_PASSES
 
 
 def test_a_model_in_training_mode_is_refused(tiny, ragged):

@@ -10,8 +10,10 @@ import lensaudit as la
 from lensaudit.auditing.result import PatchResult
 from lensaudit.cli.main import run
 from lensaudit.errors import InputError
+from lensaudit.results.kinds.eval import EvaluationResult, MetricResult
 from lensaudit.results.kinds.patch import PatchSummary
 from lensaudit.screen.depth import layer_table
+from lensaudit.screen.evaluation import values
 from lensaudit.screen.explain import explain
 
 
@@ -29,6 +31,16 @@ def test_a_result_reads_as_its_command_prints_it_and_others_follow(tmp_path, cap
     la.show([said, found])
     text = capsys.readouterr().out
     assert text.index("Unlearning depth") < text.index("forget_Q_A_Prob")
+
+
+def test_an_old_result_keeps_the_direction_that_its_manifest_says():
+    entries = {
+        "forget_Q_A_Prob": MetricResult(0.5),
+        "forget_Q_A_ROUGE": MetricResult(0.5, high_means="forgot"),
+        "retired": MetricResult(0.5, high_means="knows"),
+    }
+    shown, *_ = values(EvaluationResult("x", Path("TOFU_EVAL.json"), "tofu", entries))
+    assert [*shown.columns[2].cells] == ["↑ knows", "↑ forgot", "↑ knows"]
 
 
 def test_both_deltas_of_a_layer_are_over_the_same_facts():

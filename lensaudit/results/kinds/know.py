@@ -6,12 +6,16 @@ from typing import Annotated, Any
 from pydantic import PlainSerializer
 
 from lensaudit.results.reading import (
+    SUMMARY,
     AtLayer,
     Number,
     Whole,
 )
 from lensaudit.scores.estimate import UNMEASURED, Estimate
 
+FILES = ("facts.csv", "relations.csv", "layers.csv", "matrix.json", SUMMARY)
+PERSONS = "persons.csv"
+"""Beside these, where people are judged one by one."""
 LEVEL = 0.01
 """Chance of convicting an ignorant model by the assignment test."""
 

@@ -1,7 +1,8 @@
 """How deep is the knowledge erased? A finished run of `lensaudit patch`, of one source."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
+from itertools import combinations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -10,10 +11,11 @@ from annotated_types import Len
 from numpy.typing import NDArray
 from pydantic import Field, PlainSerializer, model_serializer, model_validator
 
-from lensaudit.groups import grouped
+from lensaudit.groups import grouped, unit_of
 from lensaudit.results.integrity import check_whole
 from lensaudit.results.manifest import MANIFEST, NamedModel, model_in
 from lensaudit.results.reading import (
+    SUMMARY,
     AtLayer,
     JsonObject,
     Number,
@@ -25,10 +27,12 @@ from lensaudit.results.reading import (
     part,
 )
 from lensaudit.scores.estimate import UNMEASURED, Estimate
+from lensaudit.scores.intervals import clustered_mean
 from lensaudit.settings import COUNTERFACTUAL
 from lensaudit.text import digest
 
 Numbers = NDArray[np.float64]
+FILES = ("results.jsonl", "layers.csv", SUMMARY)
 SCORES = {"uds": "uds", "lens": "lens", "em": "udr", COUNTERFACTUAL: COUNTERFACTUAL}
 """What `summary.json` calls its score -> the field that holds the number."""
 NOT_NEEDED = "not needed"
@@ -512,6 +516,33 @@ class PatchRun(PatchSummary):
     """By example, nats per token."""
     condition: str
     """Hash of everything that runs must share to be compared row by row."""
+
+    def minus(self, other: "PatchRun") -> tuple[Estimate, int]:
+        """Mean of its scores minus those of another run, and the authors that it is of.
+
+        Over the examples that both score; the interval is by authors, or by rows.
+        """
+        gaps = self.scores - other.scores
+        both = np.isfinite(gaps)
+        groups = [one.group for one, yes in zip(self.examples, both, strict=True) if yes]
+        found = clustered_mean(gaps[both], groups, bounds=(-1.0, 1.0), unit=unit_of(groups))
+        return found, len(set(groups))
+
+
+PAIR_COLUMNS = ("a", "b", "score_a", "score_b", "difference", "low", "high", "n", "n_groups", "why")
+
+
+def differences(runs: Sequence[PatchRun]) -> Iterator[list[Any]]:
+    """Every pair of runs of one condition, as rows of comparison.csv.
+
+    Without an interval its ends are empty, and the last column says why.
+    """
+    for first, second in combinations(runs, 2):
+        found, n_groups = first.minus(second)
+        yield [
+            *(first.source, second.source, first.estimate.value, second.estimate.value),
+            *(found.value, found.low, found.high, found.n, n_groups, found.why),
+        ]
 
 
 def rows_hash(manifest: Mapping[str, Any] | None) -> Any:

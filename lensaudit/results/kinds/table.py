@@ -17,7 +17,7 @@ from lensaudit.results.kinds.rtt import RttRecord
 from lensaudit.results.kinds.sample import SampleRecord
 from lensaudit.results.kinds.steering import SteeringRecord, TraitMatrix
 from lensaudit.results.kinds.worst import WorstRecord
-from lensaudit.results.reading import JsonObject, checked_as
+from lensaudit.results.reading import SUMMARY, JsonObject, checked_as
 
 Kind = Literal[
     "patch",
@@ -45,7 +45,7 @@ class ResultKind:
 
     record: Any
     """What the file that marks a result holds."""
-    files: Sequence[str] = ("summary.json",)
+    files: Sequence[str] = (SUMMARY,)
     """What that file may be called."""
     said: Sequence[str] = ()
     """What it says of itself where no manifest says the kind, beside the kind's own name."""
