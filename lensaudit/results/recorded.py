@@ -63,16 +63,19 @@ def in_folder(
     return found
 
 
-def planned(run: RunFolder, plan: Callable[[], str], *, fresh: bool = False) -> str:
-    """What `in_folder` would do, in words: nothing where the run is there.
+def planned(
+    run: RunFolder, plan: Callable[[], str], *, fresh: bool = False, what: str = "run"
+) -> str:
+    """What a run would do, in words: nothing where its folder holds it already.
 
     Args:
         run: its folder.
         plan: of a run that is to be made.
         fresh: it is made again.
+        what: it makes.
 
     Raises:
         InputError: the folder holds something else.
     """
     path, is_done = run.path, run.is_done
-    return f"nothing to do: {held(path)}" if is_done and not fresh else plan()
+    return f"nothing to do: {held(path, what)}" if is_done and not fresh else plan()
