@@ -134,9 +134,10 @@ class Crossing:
         """
         settings, first = self.settings, self.jobs[0]
         hashes = [one.vector.hash() for one in first.rows[1 :: 1 + settings.n_random]]
-        names = settings.judge, settings.coherence_judge
         with ExitStack() as stack:
-            opening = judges(*names, settings, progress, self.notice)
+            opening = judges(
+                settings.judge, settings.coherence_judge, settings, progress, self.notice
+            )
             by = cache(lambda: stack.enter_context(opening))
             found = recorded.in_folder(
                 self.results,

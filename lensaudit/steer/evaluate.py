@@ -399,8 +399,9 @@ class Steering(TraitModel):
     def results(self) -> LogFolder:
         """The folder, and whether it holds this very run."""
         file, name = self.files
-        how = {"usual": self.folder, "key": self.key, "files": [file]}
-        return LogFolder(command=COMMAND, **how, manifest=name)
+        return LogFolder(
+            usual=self.folder, command=COMMAND, key=self.key, files=[file], manifest=name
+        )
 
     def plan(self) -> str:
         """What a run would do, in one line; of a finished run nothing.
@@ -431,9 +432,10 @@ class Steering(TraitModel):
         of_layers = isinstance(settings, LayerSettings)
         hashes = list(dict.fromkeys(one.vector.hash() for one in self.rows))
         vectors = {"vectors": hashes} if of_layers else {"vector": hashes[0]}
-        names = settings.judge, settings.coherence_judge
         with ExitStack() as stack:
-            opening = judges(*names, settings, progress, self.notice)
+            opening = judges(
+                settings.judge, settings.coherence_judge, settings, progress, self.notice
+            )
             by = cache(lambda: stack.enter_context(opening))
             found = recorded.in_folder(
                 self.results,
