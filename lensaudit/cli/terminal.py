@@ -107,7 +107,7 @@ def notice(text: str, *, again: bool = False) -> None:
     told = set() if context is None else context.find_root().meta.setdefault("told", set())
     # steps that open the same models remark the same
     if not is_quiet() and (again or text not in told):
-        say(f"lensaudit: {text}", err=True)
+        say(f"lensaudit: {name(text)}", err=True)
     told.add(text)
 
 

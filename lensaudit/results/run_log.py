@@ -30,6 +30,7 @@ from lensaudit.results.manifest import (
 )
 from lensaudit.results.question import LOOKED_AT_BYTES
 from lensaudit.results.reading import SUMMARY, JsonObject, checked, json_object, part
+from lensaudit.turns import alone
 
 T = TypeVar("T")
 Weight = Literal["explains", "may explain", "does not matter"]
@@ -327,6 +328,7 @@ def remove(run: Run, *, inner: Iterable[Path] = (), dry_run: bool = False) -> in
     Raises:
         InputError: names what is neither, or a model; the folder is a link, or its manifest none
             of ours. Nothing was deleted.
+        TryAgainError: another process works in the folder.
     """
     folder = run.folder
     if folder.is_symlink():
@@ -348,9 +350,9 @@ def remove(run: Run, *, inner: Iterable[Path] = (), dry_run: bool = False) -> in
     n_bytes = sum(one.stat().st_size for one in files)
     if not dry_run:
         # the manifests last: what a kill leaves can still be deleted
-        remove_files(
-            folder, sorted(files, key=lambda path: (path.name.endswith(MANIFEST), path == own))
-        )
+        last = sorted(files, key=lambda path: (path.name.endswith(MANIFEST), path == own))
+        with alone(folder):
+            remove_files(folder, last)
     return n_bytes
 
 

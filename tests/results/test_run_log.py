@@ -6,10 +6,12 @@ import re
 import shutil
 import socket
 
+import click
 import numpy as np
 import pytest
 from support import lay_out
 
+from lensaudit.cli import terminal
 from lensaudit.cli.main import run
 from lensaudit.errors import InputError
 from lensaudit.evaluation.store import kept
@@ -20,6 +22,7 @@ from lensaudit.results.locate import locate
 from lensaudit.results.manifest import mark_of, signed
 from lensaudit.results.run_folder import RunFolder
 from lensaudit.results.run_log import compare, find_runs, read_run, remove
+from lensaudit.turns import in_turn
 
 
 def made(folder, *, uds=0.5, tau=0.05, weights="sha256:a", torch="2.13", when="2026-01-01T00:00"):
@@ -414,3 +417,20 @@ def test_the_commands_list_show_compare_and_delete(tmp_path, monkeypatch, capsys
     assert run(["runs", "rm", "a", "./a"]) == 0
     capsys.readouterr()
     assert [one.folder.name for one in find_runs([tmp_path])] == ["b"]
+
+
+def test_where_a_process_works_nothing_is_deleted(tmp_path, capsys):
+    folder = lay_out("patch:out", tmp_path / "a")
+    before = sorted(folder.rglob("*"))
+    with in_turn(folder):
+        assert run(["runs", "rm", str(folder)]) == 75
+    assert "another process works in it; run again later" in capsys.readouterr().err
+    assert sorted(folder.rglob("*")) == before
+    assert run(["runs", "rm", str(folder)]) == 0
+    assert not folder.exists()
+
+
+def test_a_remark_is_one_line_whatever_a_folder_is_called(tmp_path, capsys):
+    with click.Context(click.Command("x")):
+        terminal.notice(f"{tmp_path}/z\nlensaudit: all is well: held another run")
+    assert len(capsys.readouterr().err.splitlines()) == 1
