@@ -129,7 +129,11 @@ VECTORS = (
     (r'^( +)"[0-9a-f]{32}"', r"\1…"),
 )
 """Keys of directions that were estimated, and of what was said with them: of last bits, too."""
-ASKED = ((r"\b[0-9a-f]{64}\b", "<key>"), (r'("plan": ?)"[0-9a-f]+"', r"\1…"))
+ASKED = (
+    (r"\b[0-9a-f]{64}\b", "<key>"),
+    (r'("plan": ?)"[0-9a-f]+"', r"\1…"),
+    (r'^( +"key": ?)"[0-9a-f]{32}"', r"\1…"),
+)
 """Keys of questions hold the judge's port."""
 PLANNED = (
     (r'("plan": ?)"[0-9a-f]+"', r"\1…"),
