@@ -11,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lensaudit.attacks.exchange import undo_exchange
+from lensaudit.attacks.naming import strongest
 from lensaudit.attacks.relearn import relearned
 from lensaudit.attacks.settings import Relearning
 from lensaudit.data.candidates import Shots
@@ -25,7 +26,6 @@ from lensaudit.models.quantize import Method, quantise_in_place
 from lensaudit.patching.exposure import exposures
 from lensaudit.patching.reader import Reader
 from lensaudit.patching.speech import Hearing, say
-from lensaudit.scores.naming import strongest
 from lensaudit.settings import Think
 
 ENTITY_TOKENS = 24

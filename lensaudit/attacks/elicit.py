@@ -32,7 +32,7 @@ from lensaudit.patching.exposure import Head, exposures, layered_exposures, stre
 from lensaudit.patching.options import ANSWER_TOKENS
 from lensaudit.patching.probes import ProbeKind, probe_of, share_of, statement
 from lensaudit.patching.reader import Reader, steered
-from lensaudit.scores.naming import leak_exact
+from lensaudit.scores.leaks import leak_exact
 from lensaudit.steer.estimators import mean_difference
 from lensaudit.text import digest
 
