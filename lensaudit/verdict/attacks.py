@@ -24,7 +24,6 @@ from lensaudit.scores.intervals import clustered_share, exact_excess, worth
 from lensaudit.scores.special import bdtrc
 from lensaudit.verdict.thresholds import (
     CALIBRATED_WITHIN,
-    FEWEST_AUTHORS,
     OTHERS_HIDDEN_BELOW,
     OTHERS_NEVER_SAW,
     OTHERS_SEEDS,
@@ -236,16 +235,14 @@ def _rtt(one: RttRecord, nulls: Calibration) -> list[View]:
         return [View("rtt", None, why=held.why or "no model that never knew was retrained")]
     gate, null = one.gate, nulls.get("rtt")
     chance = null and null.chance(held)
-    # an earlier version did not say it: an interval wants so many authors
-    authors = one.n_groups or (FEWEST_AUTHORS if held.ends else None)
     return [
         View(
             "rtt",
             held,
             f"recovery {held.value:.2f}",
             # without an interval by counts: of those answered rightly as of those of the floor
-            _answered(one.main, authors, one.per_author) if held.ends is None else chance,
-            authors,
+            _answered(one.main, one.n_groups, one.per_author) if held.ends is None else chance,
+            one.n_groups,
             None if gate.passed else gate.reason or "the gate failed",
         )
     ]

@@ -148,11 +148,11 @@ def asked_run(folder, entities, **changes):
     return made.save_run(folder, content, rows=rows)
 
 
-def rtt_folder(folder, ratio, *, passed=True, n_groups=None, per_author=None, **accuracies):
+def rtt_folder(folder, ratio, *, passed=True, n_groups=8, per_author=None, **accuracies):
     folder.mkdir(parents=True)
     gate = {"passed": passed, "reason": "it never unlearned"}
     study = {"study_id": "s", "models": {"unlearned": "x"}, "gate": gate, "per_author": per_author}
-    study |= {} if n_groups is None else {"n_groups": n_groups}
+    study["n_groups"] = n_groups
     read = {name: {"value": one, "n": 64} for name, one in accuracies.items()}
     study["main"] = {"recovery_adjusted": ratio, "accuracies": read}
     (folder / "summary.json").write_text(json.dumps([study]))
