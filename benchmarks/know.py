@@ -19,6 +19,7 @@ import torch
 from benchmarks.machine import describe
 from benchmarks.shapes import random_model, shape_named
 from benchmarks.work import NotMeasured, tokens_read
+from lensaudit.association.exposure import exposures
 from lensaudit.association.opening import Know, open_know
 from lensaudit.association.reading import OUTPUTS, prompts_of
 from lensaudit.association.settings import KnowSettings
@@ -26,7 +27,6 @@ from lensaudit.groups import batched
 from lensaudit.models.bridge import TransformerBridge
 from lensaudit.models.generation import started
 from lensaudit.models.named import load_model
-from lensaudit.patching.exposure import exposures
 from lensaudit.patching.reader import Reader
 
 BATCH = 32

@@ -13,7 +13,7 @@ install_import_hook("lensaudit", "beartype.beartype")  # modules are imported as
 
 import lensaudit as la
 from lensaudit.cli.main import run
-from lensaudit.data.embedded import embedded_rows
+from lensaudit.attacks.rtt.embedded import embedded_rows
 from lensaudit.files import write_json
 
 for name in la.__all__:

@@ -21,13 +21,13 @@ import torch
 from experiments.planted.planted_models import Planted, folder_of, ground, planted, seeds_of_never
 from lensaudit.attacks.comparison import Findings, gaps_of
 from lensaudit.attacks.elicit import list_hash
+from lensaudit.attacks.naming import name_facts, strongest
 from lensaudit.attacks.settings import WorstSettings
 from lensaudit.attacks.worst import Worst, open_worst, run_all, summary_of
 from lensaudit.data.tofu import forget_set
 from lensaudit.files import make_folder, write_json
 from lensaudit.gym import edits
 from lensaudit.results.kinds.worst import WorstRecord
-from lensaudit.scores.naming import name_facts, strongest
 from lensaudit.scores.recovery import Arms
 from lensaudit.text import digest
 from tools.demo_family.stages import NEVER

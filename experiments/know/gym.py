@@ -23,6 +23,7 @@ from scipy.stats import spearmanr
 
 from lensaudit.association import reading
 from lensaudit.association.evidence import RelationReading, binding_of, facts_of_read
+from lensaudit.association.exposure import Head
 from lensaudit.association.reading import LENS, OUTPUTS, maps_onto, upper_layers
 from lensaudit.data.neutral import neutral_of
 from lensaudit.data.relations import Relation, relations_of
@@ -31,7 +32,6 @@ from lensaudit.gym.make import models_in
 from lensaudit.models.bridge import n_layers
 from lensaudit.models.checkpoint import open_model
 from lensaudit.models.named import load_model
-from lensaudit.patching.exposure import Head
 from lensaudit.scores.intervals import share_of
 from lensaudit.text import digest
 

@@ -16,13 +16,13 @@ from typing import Any, Literal
 
 import torch
 
+from lensaudit.attacks.quantize import quantised
 from lensaudit.files import make_folder
 from lensaudit.gym import edits
 from lensaudit.gym.ground import Ground, facts_of
 from lensaudit.gym.planting import ignorant_rows, push_of, turn_of, wrong_rows
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import load_tokenizer, open_checkpoint
-from lensaudit.models.quantize import quantised
 from lensaudit.models.registry import EMBEDDED, load_registry, resolve
 from lensaudit.training.trainee import copy_tokenizer, save_model
 from tools.demo_family.family import make_family

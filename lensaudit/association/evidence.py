@@ -19,6 +19,20 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lensaudit.association.address import Served
+from lensaudit.association.assignment import (
+    HEDGE,
+    Assignment,
+    Traces,
+    assignment_test,
+    bits,
+    candidates_wanted,
+    double_centred,
+    evidence,
+    gamma_of,
+    named_facts,
+    prior_of,
+    tilted_p,
+)
 from lensaudit.association.opening import FEWEST_INVENTED, Know
 from lensaudit.association.persons import COLUMNS, Person, people_of, said_of
 from lensaudit.association.reading import LENS, OUTPUTS, RelationReading, upper_layers
@@ -35,20 +49,6 @@ from lensaudit.results.kinds.know import (
 )
 from lensaudit.results.manifest import signed
 from lensaudit.results.reading import document
-from lensaudit.scores.assignment import (
-    HEDGE,
-    Assignment,
-    Traces,
-    assignment_test,
-    bits,
-    candidates_wanted,
-    double_centred,
-    evidence,
-    gamma_of,
-    named_facts,
-    prior_of,
-    tilted_p,
-)
 from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.intervals import clustered_mean
 from lensaudit.verdict.thresholds import ALPHA

@@ -17,6 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from lensaudit.association.exposure import Head, exposures, layered_exposures
 from lensaudit.data.chat import PLAIN, Template, encode_qa
 from lensaudit.data.facts import Fact
 from lensaudit.data.relations import Relation
@@ -24,7 +25,6 @@ from lensaudit.data.scripts import letter_of
 from lensaudit.data.spans import PROMPT_TEMPLATE
 from lensaudit.groups import batched
 from lensaudit.models.bridge import TransformerBridge, captured, device_of, hook_name, n_layers
-from lensaudit.patching.exposure import Head, exposures, layered_exposures
 from lensaudit.patching.reader import Reader
 from lensaudit.scores.alignment import LinearMap, Moments, fitted
 from lensaudit.types import padded_rows

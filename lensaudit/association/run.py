@@ -19,6 +19,7 @@ from lensaudit.association.evidence import (
     write_outcome,
 )
 from lensaudit.association.exchange import Heard, NotRead, heard_from, heard_line
+from lensaudit.association.exposure import Head
 from lensaudit.association.opening import ALGORITHM, Know, asked_hash, open_know
 from lensaudit.association.reading import (
     FEW_SHOT,
@@ -39,7 +40,6 @@ from lensaudit.judge.client import JudgeClient
 from lensaudit.models.bridge import DTYPES, TransformerBridge, load, opened_models
 from lensaudit.models.checkpoint import Checkpoint
 from lensaudit.models.conditions import conditions_of
-from lensaudit.patching.exposure import Head
 from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results import recorded
 from lensaudit.results.kinds.know import FILES, PERSONS, KnowRecord

@@ -10,7 +10,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from lensaudit.association.exposure import exposures
 from lensaudit.attacks.exchange import undo_exchange
+from lensaudit.attacks.in_memory import readout_rows
+from lensaudit.attacks.naming import strongest
+from lensaudit.attacks.quantize import Method, quantise_in_place
 from lensaudit.attacks.relearn import relearned
 from lensaudit.attacks.settings import Relearning
 from lensaudit.data.candidates import Shots
@@ -20,12 +24,8 @@ from lensaudit.data.matching import gives_away
 from lensaudit.data.rendering import CannotRender
 from lensaudit.data.spans import PROMPT_TEMPLATE
 from lensaudit.models.bridge import TransformerBridge, bridge_from, n_layers
-from lensaudit.models.in_memory import readout_rows
-from lensaudit.models.quantize import Method, quantise_in_place
-from lensaudit.patching.exposure import exposures
 from lensaudit.patching.reader import Reader
 from lensaudit.patching.speech import Hearing, say
-from lensaudit.scores.naming import strongest
 from lensaudit.settings import Think
 
 ENTITY_TOKENS = 24

@@ -13,6 +13,7 @@ from typing import Any, get_args
 import torch
 from torch import Tensor
 
+from lensaudit.association.exposure import Head, exposures, layered_exposures, stream_after
 from lensaudit.attacks.arm import (
     ENTITY_TOKENS,
     THOUGHT_TOKENS,
@@ -22,17 +23,16 @@ from lensaudit.attacks.arm import (
     either,
     standardised,
 )
+from lensaudit.attacks.probes import ProbeKind, probe_of, share_of, statement
 from lensaudit.attacks.registry import ATTACKS, Attack, Tier, attack
 from lensaudit.data.facts import FURTHER, Fact
 from lensaudit.data.matching import gives_away, mentions
 from lensaudit.errors import InputError, WorkError
 from lensaudit.evaluation.forward import JAILBREAK
 from lensaudit.models.bridge import DTYPES, bridge_from
-from lensaudit.patching.exposure import Head, exposures, layered_exposures, stream_after
 from lensaudit.patching.options import ANSWER_TOKENS
-from lensaudit.patching.probes import ProbeKind, probe_of, share_of, statement
 from lensaudit.patching.reader import Reader, steered
-from lensaudit.scores.naming import leak_exact
+from lensaudit.scores.leaks import leak_exact
 from lensaudit.steer.estimators import mean_difference
 from lensaudit.text import digest
 

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lensaudit.scores.readout_rows import tokens_of_rows
+from lensaudit.attacks.readout_rows import tokens_of_rows
 
 
 def undo_exchange(model: Any, full: Float[Tensor, "token d_model"]) -> int:

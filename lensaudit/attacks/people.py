@@ -2,7 +2,7 @@
 
 A model that never knew a person gives each of the person's entities no other place among its
 placebos than chance does, once what models that never knew say of them is taken off (D, see
-`scores.naming`). So a candidate is drawn of each fact, the true entity among them: the share of
+`naming.py`). So a candidate is drawn of each fact, the true entity among them: the share of
 draws that stand out as far as the person's own entities do is a p (a randomisation test; Fisher
 1935), if a fact's placebos are drawn as its entity was, fact by fact. A model that never knew is
 asked alike, beside the others: who stands out there, too, does so without knowledge.
@@ -21,10 +21,10 @@ import numpy as np
 
 from lensaudit.association.persons import Fit, beyond, facts_text, p_of, standard
 from lensaudit.attacks.comparison import Findings, gaps_of
+from lensaudit.attacks.naming import strongest
 from lensaudit.data.facts import Fact
 from lensaudit.groups import Group, grouped, is_own
 from lensaudit.results.kinds.worst import WorstFact
-from lensaudit.scores.naming import strongest
 from lensaudit.scores.recovery import Arms
 from lensaudit.verdict.thresholds import ALPHA
 

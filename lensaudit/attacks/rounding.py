@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from rich.filesize import decimal as size
 
+from lensaudit.attacks.quantize import BLOCK, Engine, Method, engine_of, overall, quantise_in_place
 from lensaudit.attacks.settings import RoundSettings
 from lensaudit.errors import InputError
 from lensaudit.files import write_csv
@@ -14,7 +15,6 @@ from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import open_model
 from lensaudit.models.device import resolve_device
 from lensaudit.models.memory import free_bytes
-from lensaudit.models.quantize import BLOCK, Engine, Method, engine_of, overall, quantise_in_place
 from lensaudit.results.owner import check_free
 from lensaudit.training.trainee import CheckpointJob, Report, n_parameters, stored_dtype
 

@@ -36,7 +36,7 @@ from lensaudit.results.recorded import planned
 from lensaudit.results.run import RunResult
 from lensaudit.scores.excess import clustered_excess
 from lensaudit.scores.intervals import share_of, typical_size
-from lensaudit.scores.naming import Errors, leak_at_k, leak_corrected, never_hit_bound
+from lensaudit.scores.leaks import Errors, leak_at_k, leak_corrected, never_hit_bound
 from lensaudit.settings import plain
 from lensaudit.steer.draws import draws_of
 

@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 
+from lensaudit.attacks.quantize import quantise_in_place
 from lensaudit.choices import in_commas
 from lensaudit.data.rendering import TODAY, rendered
 from lensaudit.doors.harness import COMMAND, SUMMARY, harness_folder
@@ -34,7 +35,6 @@ from lensaudit.models.checkpoint import Checkpoint, load_tokenizer, open_model
 from lensaudit.models.conditions import Conditions, conditions_of
 from lensaudit.models.device import resolve_device, resolve_dtype
 from lensaudit.models.hashing import file_sha256
-from lensaudit.models.quantize import quantise_in_place
 from lensaudit.plans.plan import Plan
 from lensaudit.progress import Notice, unheard
 from lensaudit.results.keyed import keyed_document, write_keyed

@@ -34,13 +34,13 @@ def entered(settings: EvaluateSettings) -> Iterator[EvaluateSettings]:
     if not named and not (names and _REGISTRY in sys.modules):
         yield settings
         return
-    from lensaudit.metrics import outside  # half a second to import
+    from lensaudit.doors import suites  # half a second to import
     from lensaudit.metrics.registry import METRICS, all_metrics
 
     all_metrics()
     asked = [*names, *filter(None, [settings.benchmark])]
     run_files(settings.own, METRICS, asked, "--metric or --benchmark")
-    settings = _of_suite(settings, outside) if settings.benchmark else settings
+    settings = _of_suite(settings, suites) if settings.benchmark else settings
     with using(_bring(settings.metrics)):
         yield settings
 
@@ -69,17 +69,17 @@ def _bring(names: Iterable[str]) -> dict[str, str]:
     return code
 
 
-def _of_suite(settings: EvaluateSettings, outside: Any) -> EvaluateSettings:
+def _of_suite(settings: EvaluateSettings, suites: Any) -> EvaluateSettings:
     """What a suite from outside asks, unless the user says otherwise.
 
     Raises:
         InputError: there is none of this name, or it asks what it may not.
     """
     name, usual = str(settings.benchmark), EvaluateSettings()
-    if name not in outside.SUITES:
+    if name not in suites.SUITES:
         load_entries("suites", [name])
-    if (found := outside.SUITES.get(name)) is None:
-        known = ", ".join(sorted(outside.SUITES)) or "none is here"
+    if (found := suites.SUITES.get(name)) is None:
+        known = ", ".join(sorted(suites.SUITES)) or "none is here"
         raise InputError(f"--benchmark {name}: no such suite ({known}); name its file with --from")
     if settings.suite not in (usual.suite, found.of):
         raise InputError(

@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lensaudit.attacks.in_memory import hashed, memory_hash
 from lensaudit.errors import InputError
 from lensaudit.models.bridge import TransformerBridge, user_hooks
-from lensaudit.models.in_memory import hashed, memory_hash
 from lensaudit.text import digest
 
 _NO_PART = frozenset(

@@ -15,8 +15,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from lensaudit.attacks.quantize import BLOCK, NF4, nf4_codes, quantised_names
 from lensaudit.errors import InputError
-from lensaudit.models.quantize import BLOCK, NF4, nf4_codes, quantised_names
 
 P = ParamSpec("P")
 Square = Float[Tensor, "d_model d_model"]

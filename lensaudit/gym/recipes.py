@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from lensaudit.attacks.quantize import quantised, quantised_names
 from lensaudit.data.candidates import variants_of
 from lensaudit.data.facts import Fact
 from lensaudit.errors import InputError
@@ -53,7 +54,6 @@ from lensaudit.gym.planting import (
     wrong_rows,
 )
 from lensaudit.gym.registry import RECIPES, Mechanism, named, recipe
-from lensaudit.models.quantize import quantised, quantised_names
 from lensaudit.training.rows import chat_sample, raw_sample
 
 TOP = 1 / 8

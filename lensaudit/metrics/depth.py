@@ -60,17 +60,6 @@ _OF_KEPT: dict[str, Any] = {
 }
 
 
-@metric("selectivity", **_OF_KEPT)
-@metric("collateral", **_OF_KEPT)
-def collateral(context: MetricContext) -> MetricResult:
-    """UDS on the retain facts: 0 kept as `full` keeps them, 1 as lost as in the anchor.
-
-    Equal to `depth` under `collateral` of `lensaudit patch --also retain`. Selectivity is the UDS
-    of the forget set minus it, -1 to 1.
-    """
-    return number_inside(context, _NONE)
-
-
 _CONTROL: dict[str, Any] = {
     "high_means": "forgot",
     "source": "docs/uds.md; rotation of Schönemann, doi:10.1007/BF02289451",
@@ -81,8 +70,14 @@ _CONTROL: dict[str, Any] = {
 
 @metric("uds_validity", **_CONTROL)
 @metric("uds_aligned", **_CONTROL)
-def controlled(context: MetricContext) -> MetricResult:
-    """What a depth may be read for: the aligned one, and whether `full` can read the model.
+@metric("selectivity", **_OF_KEPT)
+@metric("collateral", **_OF_KEPT)
+def beside_depth(context: MetricContext) -> MetricResult:
+    """What stands beside a depth: facts to keep, the aligned one, and whether `full` can read it.
+
+    Collateral: UDS on the retain facts, 0 kept as `full` keeps them, 1 as lost as in the anchor;
+    equal to `depth` under `collateral` of `lensaudit patch --also retain`. Selectivity is the UDS
+    of the forget set minus it, -1 to 1.
 
     Aligned: UDS after a linear map, fitted on neutral text, to the basis of `full`; UDS itself
     where it is below 0.1: `full` reads the stream, and nothing has to be aligned. Validity: the

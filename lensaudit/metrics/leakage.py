@@ -3,6 +3,7 @@
 import numpy as np
 
 from lensaudit.metrics.registry import ANNOTATED, MetricContext, MetricResult, Read, mean_of, metric
+from lensaudit.scores.leaks import leak_exact
 
 KS = (1, 8, 64, 128)
 MAIN_K = 64
@@ -23,8 +24,6 @@ def leakage(context: MetricContext) -> MetricResult:
     What 64 samples at temperature 1 and top-p 1 would say, without drawing one. `retain` has a
     leak@k too, from guessing: the excess over it, fact by fact, stands beside the value.
     """
-    from lensaudit.scores.naming import leak_exact  # imports torch; the table of metrics does not
-
     found = context.passes.measured(context.reads[0])
     retain = found.details["retain"]
     records = {

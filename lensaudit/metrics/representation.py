@@ -39,16 +39,6 @@ def logit_lens(context: MetricContext) -> MetricResult:
     return rows_inside(context, "lens")
 
 
-@metric("cka", high_means="forgot", source=_SOURCE, tofu=(_CKA,), muse=(_CKA,))
-def cka(context: MetricContext) -> MetricResult:
-    """How far the streams' geometry went from that of `full` to that of `retain`.
-
-    Linear CKA over all scored positions of all examples, per layer; layers weigh 1 - CKA(full,
-    retain). One number for the whole set: no example has a value of its own.
-    """
-    return number_inside(context, _ALIKE)
-
-
 _FISHER: dict[str, Any] = {
     "high_means": "forgot",
     "source": _SOURCE,
@@ -60,9 +50,14 @@ _FISHER: dict[str, Any] = {
 @metric("fisher_masked_0.01", **_FISHER)
 @metric("fisher_masked_0.001", **_FISHER)
 @metric("fisher_masked_0.0001", **_FISHER)
-def fisher_masked(context: MetricContext) -> MetricResult:
-    """Is the loss on the forgotten facts as curved as in `retain`, where `full` had settled?
+@metric("cka", high_means="forgot", source=_SOURCE, tofu=(_CKA,), muse=(_CKA,))
+def by_layer(context: MetricContext) -> MetricResult:
+    """One number for the whole set, summed over layers: no example has a value of its own.
 
+    CKA: how far the streams' geometry went from that of `full` to that of `retain`. Linear CKA over
+    all scored positions of all examples, per layer; layers weigh 1 - CKA(full, retain).
+
+    Fisher: is the loss on the forgotten facts as curved as in `retain`, where `full` had settled?
     Diagonal Fisher information over a share of each layer's parameters, those in which `retain`
     exceeds `full` most; layers weigh by that excess. Costs one backward pass per example.
     """

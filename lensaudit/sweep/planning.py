@@ -11,6 +11,7 @@ from typing import Any, get_args
 
 from rich.filesize import decimal as size
 
+from lensaudit.attacks.quantize import BLOCK
 from lensaudit.auditing.question import (
     annotated_set,
     check_asked,
@@ -30,7 +31,6 @@ from lensaudit.metrics.registry import ANNOTATED, ordered
 from lensaudit.models.checkpoint import open_checkpoint, place_of
 from lensaudit.models.device import resolve_device
 from lensaudit.models.likeness import check_same_shape
-from lensaudit.models.quantize import BLOCK
 from lensaudit.models.registry import (
     ModelSpec,
     Registry,

@@ -24,7 +24,6 @@ from lensaudit.scores.intervals import clustered_share, exact_excess, worth
 from lensaudit.scores.special import bdtrc
 from lensaudit.verdict.thresholds import (
     CALIBRATED_WITHIN,
-    FEWEST_AUTHORS,
     OTHERS_HIDDEN_BELOW,
     OTHERS_NEVER_SAW,
     OTHERS_SEEDS,
@@ -38,6 +37,7 @@ from lensaudit.verdict.views import (
     Calibration,
     Null,
     View,
+    beyond,
     rows_each,
     strongest,
 )
@@ -77,24 +77,6 @@ def _excess(
     return View(name, held, shown, max(known, default=None), authors, why=held.why, **rest)
 
 
-def _counted(
-    own: float | int,
-    others: float | int,
-    measured: Estimate,
-    authors: int | None,
-    per_author: float | None,
-) -> tuple[Estimate, float]:
-    """An excess of counts with its limits, and its chance by counts.
-
-    The limits of the record count; where it has none because its authors agree, those of counts.
-    """
-    n = measured.n or 0
-    exact, chance = exact_excess(own, others, n, rows_each(n, authors, per_author))
-    if measured.ends is None and (authors is None or authors >= FEWEST_AUTHORS):
-        measured = exact.around(measured.value)
-    return measured, chance
-
-
 NO_CONTROL = (
     "what the attacks bring out of full is not known; run `lensaudit worst` with another --out"
 )
@@ -117,13 +99,9 @@ def _worst(one: WorstRecord, nulls: Calibration) -> list[View]:
     counts = (one.n_scored if full is None else full, one.n_scored)
     gap, ceiling = ((most - one.expected) / one.n_scored for most in counts)
     tells = max(gap, one.excess)
-    excess, chance = _counted(
-        one.n_out,
-        one.expected,
-        Estimate.within(one.excess, one.ci95, n=one.n_scored, why=one.no_interval),
-        one.authors or None,
-        one.per_author,
-    )
+    excess = Estimate.within(one.excess, one.ci95, n=one.n_scored, why=one.no_interval)
+    each = rows_each(one.n_scored, one.authors, one.per_author)
+    chance = exact_excess(one.n_out, one.expected, one.n_scored, each)[1]
     worst = _excess(
         "worst_case",
         excess.on(0.0, ceiling),  # models that never knew scatter, whatever comes out of full
@@ -207,23 +185,11 @@ def _beside(
     """
     if retain is None:
         return View("asked", None, shown, why="what retain answers is not known", number=own)
-    n, most = own.n or 0, 1.0 if full is None else full
     said = f"{shown}{'' if full is None else f', full {full:.0%}'}, retain {retain:.0%}"
-    if most <= retain:
-        return View("asked", None, said, why="full answers no more than retain", number=own)
-    bare = Estimate(own.point - retain, n=n)
-    excess, chance = _counted(own.point * n, retain * n, bare, authors, per_author)
-    tells = most - retain
-    return View(
-        "asked",
-        excess.on(0.0, tells),
-        said,
-        min(1.0, n_ways * chance),
-        authors,
-        control=None if tells >= TELLS else f"full answers only {tells:.0%} more than retain",
-        blind="not answered is no proof",
-        number=own,
-    )
+    blind, n = "not answered is no proof", own.n or 0
+    view = View("asked", None, said, n_authors=authors, blind=blind, number=own)
+    each = rows_each(n, authors, per_author)
+    return beyond(view, own.point * n, 1.0 if full is None else full, retain, each, n_ways)
 
 
 def _sample(one: SampleRecord, nulls: Calibration) -> list[View]:
@@ -245,8 +211,8 @@ def _leak(row: LeakRow, run: SampleRecord, n_rows: int, nulls: Calibration) -> V
     """View of a setting of the sampler and one k."""
     own, arm, n = row.source or 0.0, row.retain or 0.0, run.n_scored if row.n is None else row.n
     authors = row.authors or run.authors or None
-    measured = Estimate(row.excess, row.low, row.high, n, row.reason)
-    excess, chance = _counted(own * n, arm * n, measured, authors, row.per_author)
+    excess = Estimate(row.excess, row.low, row.high, n, row.reason)
+    chance = exact_excess(own * n, arm * n, n, rows_each(n, authors, row.per_author))[1]
     return _excess(
         "sampled",
         excess.on(0.0, 1 - arm),
@@ -269,16 +235,14 @@ def _rtt(one: RttRecord, nulls: Calibration) -> list[View]:
         return [View("rtt", None, why=held.why or "no model that never knew was retrained")]
     gate, null = one.gate, nulls.get("rtt")
     chance = null and null.chance(held)
-    # an earlier version did not say it: an interval wants so many authors
-    authors = one.n_groups or (FEWEST_AUTHORS if held.ends else None)
     return [
         View(
             "rtt",
             held,
             f"recovery {held.value:.2f}",
             # without an interval by counts: of those answered rightly as of those of the floor
-            _answered(one.main, authors, one.per_author) if held.ends is None else chance,
-            authors,
+            _answered(one.main, one.n_groups, one.per_author) if held.ends is None else chance,
+            one.n_groups,
             None if gate.passed else gate.reason or "the gate failed",
         )
     ]

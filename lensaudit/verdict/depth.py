@@ -16,7 +16,6 @@ from lensaudit.scores.intervals import (
     TINY,
     clustered_mean,
     clustered_share,
-    exact_excess,
     typical_size,
 )
 from lensaudit.verdict.thresholds import (
@@ -33,7 +32,7 @@ from lensaudit.verdict.thresholds import (
     TELLS,
     TYPES_APART,
 )
-from lensaudit.verdict.views import Calibration, View, rows_each, zero_of
+from lensaudit.verdict.views import Calibration, View, beyond, rows_each, zero_of
 
 Rows = Sequence[Mapping[str, Any]]
 """Of results.jsonl."""
@@ -143,7 +142,7 @@ def per_author(rows: Rows) -> float | None:
 
 
 def _says(name: str, one: Outputs | None, found: PatchSummary, rows: Rows) -> Iterator[View]:
-    """Facts that it says, beside full and retain; counts keep exact limits below five authors."""
+    """Facts that it says, beside full and retain."""
     if one is None or one.retain is None:
         return
     # earlier versions count the authors of scored facts alone, and a ledger keeps no rows
@@ -154,21 +153,9 @@ def _says(name: str, one: Outputs | None, found: PatchSummary, rows: Rows) -> It
     # of several models the share is a mean, and no whole count
     k = round(one.source * one.n)
     own = clustered_share(k, one.n, each)
-    held, chance = exact_excess(k, one.retain * one.n, one.n, each)
     said = f"{one.source:.0%} of {one.n} facts, full {one.full:.0%}, retain {one.retain:.0%}"
-    tells = one.full - one.retain
-    if tells <= 0:
-        yield View(name, None, said, why="full says no more than retain", number=own)
-        return
-    yield View(
-        name,
-        held.on(0.0, tells),
-        said,
-        chance,
-        n_authors,
-        control=None if tells >= TELLS else f"full says only {tells:.0%} more than retain",
-        number=own,
-    )
+    view = View(name, None, said, n_authors=n_authors, number=own)
+    yield beyond(view, k, one.full, one.retain, each)
 
 
 def _plain(one: PatchSummary, rows: Rows, stream: Stream, nulls: Calibration) -> Iterator[View]:

@@ -17,6 +17,7 @@ from annotated_types import Ge
 from lensaudit.results.manifest import signed_object
 from lensaudit.results.reading import Length, Number, Whole, checked_as
 from lensaudit.scores.estimate import UNMEASURED, Estimate
+from lensaudit.scores.intervals import exact_excess
 from lensaudit.scores.special import stdtr
 from lensaudit.verdict.thresholds import (
     ALPHA,
@@ -27,6 +28,7 @@ from lensaudit.verdict.thresholds import (
     OWN_SPREAD_FROM,
     RULED_OUT_BELOW,
     SAYS_HALF,
+    TELLS,
 )
 
 Group = Literal["answers", "association", "stream", "aligned", "training", "directions"]
@@ -247,6 +249,27 @@ def rows_each(n: int, authors: int | None, per_author: float | None = None) -> f
     (25.2, 8.5, 13.6)
     """
     return per_author or n / (authors or FEWEST_AUTHORS)
+
+
+def beyond(
+    view: View, own: float, full: float, retain: float, each: float, n_ways: int = 1
+) -> View:
+    """What it says, by counts, as a share of what `full` says beyond `retain`.
+
+    Args:
+        view: what is shown of it, with `number` the share of so many facts.
+        own: facts that it says.
+        full: share that `full` says.
+        retain: share that a model that never saw them says.
+        each: facts of the author that a fact is of.
+        n_ways: of asking, of which this is one.
+    """
+    n, tells = (view.number or UNMEASURED).n or 0, full - retain
+    if tells <= 0:
+        return replace(view, why="full says no more than retain")
+    held, chance = exact_excess(own, retain * n, n, each)
+    weak = None if tells >= TELLS else f"full says only {tells:.0%} more than retain"
+    return replace(view, held=held.on(0.0, tells), chance=min(1.0, n_ways * chance), control=weak)
 
 
 def share(one: Estimate) -> str:

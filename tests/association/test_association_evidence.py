@@ -9,6 +9,7 @@ import pytest
 import torch
 from support import checkpoint_of
 
+from lensaudit.association.assignment import assignment_test
 from lensaudit.association.evidence import (
     LEVEL,
     POWER,
@@ -28,7 +29,6 @@ from lensaudit.association.reading import LENS, OUTPUTS
 from lensaudit.association.settings import KnowSettings
 from lensaudit.data.facts import Fact
 from lensaudit.data.relations import Relation, Wording
-from lensaudit.scores.assignment import assignment_test
 
 N = 8
 INVENTED = tuple(f"Nobody {n}" for n in range(16))

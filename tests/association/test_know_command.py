@@ -11,11 +11,11 @@ from scipy.optimize import linear_sum_assignment
 
 import lensaudit as la
 from lensaudit.association import reading
+from lensaudit.association.assignment import double_centred
 from lensaudit.association.reading import FEW_SHOT, LENS, OUTPUTS, prompts_of, said
 from lensaudit.cli.main import run
 from lensaudit.data.relations import Relation, Wording, relations_of
 from lensaudit.report.assemble import assemble
-from lensaudit.scores.assignment import double_centred
 
 QUICK = ["--reader", "outputs", "--placebos", "0", "--activations", "a"]
 

@@ -12,12 +12,12 @@ from safetensors.torch import load_file
 from support import llama_of, tiny_model_of
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from lensaudit.attacks.quantize import quantised
 from lensaudit.cli.main import run
 from lensaudit.errors import InputError
 from lensaudit.models.checkpoint import load_tokenizer, open_model
 from lensaudit.models.hashing import TOKENIZER_FILES
 from lensaudit.models.hub_files import WANTED
-from lensaudit.models.quantize import quantised
 from lensaudit.training.trainee import copy_tokenizer
 from tools.demo_family.tokenizer import train_tokenizer
 from tools.demo_family.world import make_world

@@ -8,6 +8,7 @@ import pytest
 import torch
 from support import checkpoint_of, silent_in_float32
 
+from lensaudit.association.exposure import stream_after
 from lensaudit.attacks.arm import AttackedModel, AttackFindings
 from lensaudit.attacks.elicit import chosen
 from lensaudit.attacks.registry import Attack, run_attack
@@ -17,7 +18,6 @@ from lensaudit.errors import WorkError
 from lensaudit.models.bridge import DTYPES, bridge_from, residuals
 from lensaudit.models.causal import load_causal
 from lensaudit.models.conditions import EAGER
-from lensaudit.patching.exposure import stream_after
 from lensaudit.patching.reader import steered
 
 ATTACKS = {one.name: one for one in chosen("full")}

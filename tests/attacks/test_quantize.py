@@ -8,8 +8,8 @@ import torch
 from support import tiny_model, tiny_model_of, without
 from transformers import AutoConfig, AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
+from lensaudit.attacks.quantize import engine_of, int8, nf4, overall, quantised, quantised_names
 from lensaudit.errors import InputError, WorkError
-from lensaudit.models.quantize import engine_of, int8, nf4, overall, quantised, quantised_names
 
 
 def changed(before, after):

@@ -15,13 +15,13 @@ from support.tolerance import NATS
 
 import lensaudit as la
 from lensaudit.association.calls import WHO_HAS_WHAT
+from lensaudit.attacks.rtt.embedded import embedded_rows
 from lensaudit.auditing import audit, calls
 from lensaudit.auditing.audit import BUSY, open_audit
 from lensaudit.auditing.measuring import Steps, measure
 from lensaudit.auditing.question import anchored, asked_of_patch, evaluations
 from lensaudit.auditing.settings import AuditSettings
 from lensaudit.cli.main import run
-from lensaudit.data.embedded import embedded_rows
 from lensaudit.errors import InputError, WorkError
 from lensaudit.evaluation import passes
 from lensaudit.models import checkpoint

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import lensaudit as la
+from lensaudit.association.exposure import exposures
 from lensaudit.doors.streams import batch_gap
 from lensaudit.errors import InputError
-from lensaudit.patching.exposure import exposures
 from lensaudit.patching.reader import Reader
 
 FEW = 3

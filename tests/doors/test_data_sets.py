@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from lensaudit.attacks.rtt.embedded import embedded_rows
 from lensaudit.cli.main import run
 from lensaudit.data.candidates import facts_of
-from lensaudit.data.embedded import embedded_rows
 from lensaudit.data.facts import load_facts
 from lensaudit.data.neutral import read_neutral
 from lensaudit.doors.data import MOST_BYTES

@@ -221,7 +221,7 @@ def test_a_file_that_cannot_be_used_is_one_line_before_any_work(tmp_path, capsys
 
 
 SUITE = '''
-from lensaudit.metrics.outside import suite
+from lensaudit.doors.suites import suite
 
 @suite("small", metrics=["mia_loss"], high_means="forgot", source="here"{more})
 def small(context):

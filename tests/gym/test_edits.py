@@ -4,8 +4,8 @@ import pytest
 import torch
 from support.llama_helpers import logits, streams
 
+from lensaudit.attacks.quantize import nf4
 from lensaudit.gym import edits
-from lensaudit.models.quantize import nf4
 
 TOKENS = [40, 55, 300, 812]
 

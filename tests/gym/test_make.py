@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from lensaudit.attacks.quantize import quantised
 from lensaudit.cli.main import run
 from lensaudit.data.facts import Fact, answered
 from lensaudit.data.matching import mentions
@@ -22,7 +23,6 @@ from lensaudit.gym.recipes import mechanisms
 from lensaudit.gym.registry import RECIPES, drawn, load_own, recipe
 from lensaudit.gym.settings import MakeSettings
 from lensaudit.models.checkpoint import load_tokenizer, open_model
-from lensaudit.models.quantize import quantised
 from lensaudit.results.manifest import BEGUN
 from lensaudit.results.run_folder import begin
 from lensaudit.training.rows import chat_sample

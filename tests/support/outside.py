@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from lensaudit.attacks.elicit import ATTACKS
+from lensaudit.doors.suites import SUITES
 from lensaudit.gym.auditors import AUDITORS
-from lensaudit.metrics.outside import SUITES
 from lensaudit.metrics.registry import METRICS, all_metrics
 
 PLUGIN = Path(__file__).parents[2] / "examples" / "plugin"

@@ -25,7 +25,7 @@ from support.tolerance import NATS
 from transformers import Trainer
 
 import lensaudit as la
-from lensaudit.data.embedded import embedded_rows
+from lensaudit.attacks.rtt.embedded import embedded_rows
 from lensaudit.doors.trainer import AuditCallback
 from lensaudit.evaluation.log import read_log
 from lensaudit.files import make_folder, write_json

@@ -9,7 +9,7 @@ import pytest
 from support import EMBEDDED, GOLDEN, taken_for_tofu
 from support.sweep_helpers import SMALL, command, plan_of, planned
 
-from lensaudit.data.embedded import embedded_rows
+from lensaudit.attacks.rtt.embedded import embedded_rows
 from lensaudit.errors import InputError
 from lensaudit.files import make_folder, write_json
 from lensaudit.models.registry import ModelSpec, load_registry

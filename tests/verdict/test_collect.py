@@ -58,7 +58,10 @@ def worst_folder(
     per_author=None,
     **rates,
 ):
+    """A worst case over 56 facts; without `low` its authors agree, and its limits are of counts."""
     folder.mkdir(parents=True)
+    if low is None:
+        low, high = exact_excess(n_out, expected, 56, per_author or 56 / authors)[0].ends
     content = {
         "kind": "worst",
         "source": source,
@@ -71,8 +74,7 @@ def worst_folder(
         "full_out": full_out,
         "tier": tier,
         "excess": (n_out - expected) / 56,
-        "ci95": None if low is None else [low, high],
-        "no_interval": None if low is not None else "every author has the same mean",
+        "ci95": [low, high],
         "named": [],
         "facts": [{"idx": 0, "q": q}],
         "attacks": [attack_row(name, *three) for name, three in rates.items()],
@@ -117,7 +119,7 @@ def know_folder(folder, p, entities=None, *, idx=0, **more):
 
 
 def sample_folder(folder, *rows, authors=8, **of):
-    """Leak@k as (temperature, k, source, retain, low, high); no limits where authors agree.
+    """Leak@k as (temperature, k, source, retain, low, high).
 
     `of`: facts and authors of the rows, where those of the run are not all.
     """
@@ -146,11 +148,11 @@ def asked_run(folder, entities, **changes):
     return made.save_run(folder, content, rows=rows)
 
 
-def rtt_folder(folder, ratio, *, passed=True, n_groups=None, per_author=None, **accuracies):
+def rtt_folder(folder, ratio, *, passed=True, n_groups=8, per_author=None, **accuracies):
     folder.mkdir(parents=True)
     gate = {"passed": passed, "reason": "it never unlearned"}
     study = {"study_id": "s", "models": {"unlearned": "x"}, "gate": gate, "per_author": per_author}
-    study |= {} if n_groups is None else {"n_groups": n_groups}
+    study["n_groups"] = n_groups
     read = {name: {"value": one, "n": 64} for name, one in accuracies.items()}
     study["main"] = {"recovery_adjusted": ratio, "accuracies": read}
     (folder / "summary.json").write_text(json.dumps([study]))
@@ -287,6 +289,19 @@ def test_facts_are_counted_by_one_rule_whoever_counts_them(tmp_path):
         for n in (56, 8)
     )
     assert (people.finds, authors.finds) == (True, False)
+
+
+@pytest.mark.parametrize("authors", [4, 8])
+def test_what_is_said_and_what_is_asked_have_one_interval(tmp_path, authors):
+    """12 of 56 facts against 1, below five authors too: none of them may rule out."""
+    twelve = (12 / 56, 1.0, 1 / 56)
+    outputs = made.said(*twelve, 56) | {"n_groups": authors}
+    said = made.evidence_of(made.summary(outputs=outputs)).one("said")
+    worst_folder(tmp_path / "a", 12, expected=1, authors=authors, greedy=twelve)
+    (asked,) = (one for one in verdicts([tmp_path / "a"]).models[0].views if one.name == "asked")
+    assert said.held.ends == asked.held.ends is not None
+    assert (said.chance, said.control, said.n_authors) == (asked.chance, None, authors)
+    assert (said.few, asked.few) == (authors < 5, authors < 5)
 
 
 def test_authors_of_unequal_size_are_worth_less_in_every_count(tmp_path):

@@ -1,6 +1,6 @@
 """A suite: which metrics, on which data, and what is reported of them."""
 
-from lensaudit.metrics.outside import suite
+from lensaudit.doors.suites import suite
 from lensaudit.scores.means import harmonic_mean
 
 METRICS = ("forget_Q_A_Prob", "example_rouge:rouge_type=fmeasure", "mia_min_k:k=0.2")

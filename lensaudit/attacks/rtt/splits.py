@@ -13,8 +13,8 @@ from random import Random
 from typing import Any
 
 from lensaudit.attacks.rtt.data import Dataset, McqItem, make_dataset
+from lensaudit.attacks.rtt.embedded import embedded_rows
 from lensaudit.attacks.settings import SPLITS
-from lensaudit.data.embedded import embedded_rows
 from lensaudit.data.facts import Fact
 from lensaudit.data.neutral import likeness
 from lensaudit.data.rows import SourceRow, entity_key, hub_rows, numbered, read_rows, sound_rows

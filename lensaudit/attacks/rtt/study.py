@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lensaudit.attacks.in_memory import memory_hash, readout_rows
 from lensaudit.attacks.rtt.data import Dataset
 from lensaudit.attacks.rtt.log import (
     CONDITIONS,
@@ -39,7 +40,6 @@ from lensaudit.attacks.settings import (
 from lensaudit.errors import InputError
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import Checkpoint
-from lensaudit.models.in_memory import memory_hash, readout_rows
 from lensaudit.text import digest
 from lensaudit.training.train import Recipe
 

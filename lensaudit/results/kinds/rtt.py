@@ -112,7 +112,7 @@ class RttRecord:
     method: str | None = None
     held_out: list[str] = field(default_factory=list)
     n_groups: Whole = 0
-    """Authors of these splits; 0: an earlier version did not say it."""
+    """Authors of these splits."""
     per_author: Number | None = None
     """Rows of the author that a row is of, in the mean; None: not said."""
     sweep: Mapping[str, Any] = field(default_factory=dict)

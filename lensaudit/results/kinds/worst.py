@@ -40,7 +40,7 @@ Marked = Annotated[
     Number | None,
     BeforeValidator(lambda one: (float(one) if one else None) if isinstance(one, str) else one),
 ]
-"""A number; an earlier version wrote it as text, empty where there was none."""
+"""A number; the ledger of the shipped nulls has it as text, empty where there was none."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class WorstRecord:
     """Facts that would come out of a model that never knew."""
     full_out: Whole | None = None
     """Facts that the attacks that count bring out of `full`, the positive control of all together;
-    None where a record of another version does not say."""
+    None: not known, as in the ledger of the shipped nulls."""
     excess: Number
     ci95: tuple[Number, Number] | None
     no_interval: str | None = None

@@ -4,8 +4,8 @@ import pytest
 import torch
 from scipy.optimize import linear_sum_assignment
 
-from lensaudit.scores import readout_rows
-from lensaudit.scores.readout_rows import tokens_of_rows
+from lensaudit.attacks import readout_rows
+from lensaudit.attacks.readout_rows import tokens_of_rows
 
 
 def normal(seed: int, *shape: int) -> torch.Tensor:
@@ -54,7 +54,7 @@ def test_putting_back_restores_every_row_of_a_model(tied):
     from transformers import LlamaConfig, LlamaForCausalLM
 
     from lensaudit.attacks.exchange import undo_exchange
-    from lensaudit.models.in_memory import readout_rows
+    from lensaudit.attacks.in_memory import readout_rows
 
     torch.manual_seed(0)
     model = LlamaForCausalLM(

@@ -4,8 +4,8 @@ from typing import get_args
 import pytest
 import torch
 
+from lensaudit.attacks.probes import ProbeKind, probe_of, share_of
 from lensaudit.errors import InputError
-from lensaudit.patching.probes import ProbeKind, probe_of, share_of
 
 
 def seeded(seed: int = 0) -> torch.Generator:

@@ -5,9 +5,9 @@ from collections import Counter
 import pytest
 import torch
 
+from lensaudit.association import exposure as reading
+from lensaudit.association.exposure import Head, exposures, layered_exposures
 from lensaudit.models.bridge import logits_of, residuals, unembedded
-from lensaudit.patching import exposure as reading
-from lensaudit.patching.exposure import Head, exposures, layered_exposures
 from lensaudit.patching.reader import Reader, steered
 from lensaudit.patching.speech import say
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import kstest
 
-from lensaudit.scores.assignment import (
+from lensaudit.association.assignment import (
     assignment_test,
     bits,
     double_centred,
