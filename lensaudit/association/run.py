@@ -86,7 +86,7 @@ def know_into(
         remarks = (*know.remarks, *remarks)
         know = replace(know, source=served, readers=tuple(readers), remarks=remarks)
         source = served.spec.name
-    run = folder_for(COMMAND, source, folder, know.identity(), force=settings.force, tell=notice)
+    run = _folder(know, source, folder, notice)
     return _answered(know, run, notice, progress)
 
 
@@ -99,9 +99,20 @@ def answer_into(
         InputError: the folder holds something else.
         WorkError: logits are not finite.
     """
-    key = digest(know.identity())
-    run = RunFolder(usual=out, command=COMMAND, key=key, force=True)
+    run = _folder(know, know.source.spec.name, out, notice, force=True)
     return _answered(know, run, notice, progress)
+
+
+def _folder(
+    know: Know, source: str, folder: Path | None, tell: Notice, *, force: bool = False
+) -> RunFolder:
+    how = {"force": force or know.settings.force, "tell": tell}
+    return folder_for(COMMAND, source, folder, know.identity(), **_told(know), **how)
+
+
+def _told(know: Know) -> dict[str, Any]:
+    """Options and inputs, as the manifest has them."""
+    return {"options": plain(know.settings), "inputs": know.inputs()}
 
 
 def _answered(know: Know, run: RunFolder, notice: Notice, progress: Tell) -> KnowResult:
@@ -118,8 +129,7 @@ def _answered(know: Know, run: RunFolder, notice: Notice, progress: Tell) -> Kno
         know.identity(),
         KnowRecord,
         lambda: write_outcome(asked(), know, out),
-        options=plain(know.settings),
-        inputs=know.inputs(),
+        **_told(know),
         device=know.device,
         files=(*FILES, PERSONS) if know.people else FILES,
         computed=asked,
@@ -139,8 +149,7 @@ def plan_into(
     usual_place(COMMAND, source, folder)  # refused before anything is opened
     know = open_know(source, settings, notice=notice)
     if not isinstance(know.source, Served):
-        how = {"force": settings.force, "tell": notice}
-        _ = folder_for(COMMAND, source, folder, know.identity(), **how).path
+        _ = _folder(know, source, folder, notice).path
     return plan_of(know)
 
 

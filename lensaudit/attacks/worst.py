@@ -282,14 +282,18 @@ def in_folder(
         identity,
         record,
         work,
-        options=plain(settings, without=("fresh",)),
-        inputs=worst.inputs(),
+        **told(worst, settings),
         device=worst.audit.settings.device,
         files=files,
         fresh=settings.fresh,
         computed=computed,
         notice=worst.audit.notice,
     )
+
+
+def told(worst: Worst, settings: ControlArm) -> dict[str, Any]:
+    """Options and inputs of a run, as its manifest has them."""
+    return {"options": plain(settings, without=("fresh",)), "inputs": worst.inputs()}
 
 
 def run_all(worst: Worst, *, progress: Tell = unheard) -> "Arms[Findings]":
@@ -467,7 +471,7 @@ def plan_worst(
 def _folder(
     worst: Worst, source: str, settings: WorstSettings, folder: Path | None, tell: Notice
 ) -> RunFolder:
-    how = {"force": settings.force, "tell": tell}
+    how = {**told(worst, settings), "force": settings.force, "tell": tell}
     return folder_for(COMMAND, source, folder, worst.identity(), **how)
 
 
