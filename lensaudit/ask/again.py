@@ -19,7 +19,7 @@ from lensaudit.data.tofu import DEMO, TOFU_HUB, TOFU_PAIRS
 from lensaudit.errors import InputError
 from lensaudit.models.hashing import file_sha256
 from lensaudit.models.registry import default_data, load_registry, resolve, usual_anchor
-from lensaudit.progress import FolderRemark, Notice, unheard
+from lensaudit.progress import Notice, unheard
 from lensaudit.results.manifest import MANIFEST
 from lensaudit.results.owner import check_free
 from lensaudit.results.question import Key, Question
@@ -129,11 +129,7 @@ def once(
         return result
 
     def make(question: Question) -> tuple[R, list[Path]]:
-        def tell(line: str) -> None:
-            """Pass a remark on; what lay in a folder before says nothing of the run."""
-            (notice if isinstance(line, FolderRemark) else question.tell)(line)
-
-        result = made(tell, question.opened)
+        result = made(question.tell, question.opened)
         places = written(result) if written else usual
         return result, [one / manifest for one in places] if whole(result) else []
 
@@ -182,6 +178,8 @@ def folder_for(
     folder: Path | None,
     identity: Mapping[str, Any],
     *,
+    options: Mapping[str, Any] | None = None,
+    inputs: Mapping[str, Any] | None = None,
     force: bool = False,
     tell: Notice = unheard,
 ) -> RunFolder:
@@ -192,6 +190,8 @@ def folder_for(
         source: the model.
         folder: that was named; None: the usual one.
         identity: what tells the run from others.
+        options: of the run, as its manifest will have them.
+        inputs: what each name stands for, the same.
         force: replace another run in a folder that was named.
         tell: told where the result goes instead, or what is replaced.
     """
@@ -199,6 +199,7 @@ def folder_for(
         usual=usual_place(command, source, folder),
         command=command,
         key=digest(identity),
+        asked={"options": options or {}, "inputs": {**identity, **(inputs or {})}},
         named=folder is not None,
         force=force,
         tell=tell,

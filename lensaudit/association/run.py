@@ -84,7 +84,7 @@ def know_into(
         remarks = (*know.remarks, *remarks)
         know = replace(know, source=served, readers=tuple(readers), remarks=remarks)
         source = served.spec.name
-    run = folder_for(COMMAND, source, folder, know.identity(), force=settings.force, tell=notice)
+    run = _folder(know, source, folder, notice)
     return _answered(know, run, notice, progress)
 
 
@@ -97,9 +97,20 @@ def answer_into(
         InputError: the folder holds something else.
         WorkError: logits are not finite.
     """
-    key = digest(know.identity())
-    run = RunFolder(usual=out, command=COMMAND, key=key, force=True)
+    run = _folder(know, know.source.spec.name, out, notice, force=True)
     return _answered(know, run, notice, progress)
+
+
+def _folder(
+    know: Know, source: str, folder: Path | None, tell: Notice, *, force: bool = False
+) -> RunFolder:
+    how = {"force": force or know.settings.force, "tell": tell}
+    return folder_for(COMMAND, source, folder, know.identity(), **_told(know), **how)
+
+
+def _told(know: Know) -> dict[str, Any]:
+    """Options and inputs, as the manifest has them."""
+    return {"options": plain(know.settings), "inputs": know.inputs()}
 
 
 def _answered(know: Know, run: RunFolder, notice: Notice, progress: Tell) -> KnowResult:
@@ -116,8 +127,7 @@ def _answered(know: Know, run: RunFolder, notice: Notice, progress: Tell) -> Kno
         know.identity(),
         KnowRecord,
         lambda: write_outcome(asked(), know, out),
-        options=plain(know.settings),
-        inputs=know.inputs(),
+        **_told(know),
         device=know.device,
         files=(*FILES, PERSONS) if know.people else FILES,
         computed=asked,
@@ -138,7 +148,7 @@ def plan_into(
     know = open_know(source, settings, notice=notice)
     if isinstance(know.source, Served):
         return plan_of(know)
-    run = folder_for(COMMAND, source, folder, know.identity(), force=settings.force, tell=notice)
+    run = _folder(know, source, folder, notice)
     return [recorded.planned(run, lambda: "\n".join(plan_of(know)))]
 
 

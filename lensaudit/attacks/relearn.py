@@ -317,7 +317,7 @@ class RelearnAudit:
     @ends_as_sources()
     def found(self) -> tuple[ScoreChange, ...]:
         """The scores, read where the run is finished; the attacked checkpoints are dropped."""
-        out, session, (first, *_) = self.run.path, self.session, self.jobs
+        out, first = self.run.path, next(iter(self.jobs))
         if self._kept is not None:
             # first of all: the audit's folder may lie in it, and it would be somebody else's then
             self._make(first, self._kept.path)
@@ -326,14 +326,7 @@ class RelearnAudit:
             {},
             RelearnRecord,
             self._measured,
-            options={name: asdict(job.settings) for name, job in self.jobs.items()},
-            inputs={
-                "source": {**self.jobs[first].start.named, "name": first},
-                "full": session.full.named,
-                "retain": session.retain.named,
-                "examples": {"hash": session.examples_hash},
-                **{"dtype": session.settings.dtype, "limit": self.asked.limit},
-            },
+            **self.told,
             device=self.asked.device,
             files=[AUDIT],
             file=AUDIT,
@@ -392,10 +385,25 @@ class RelearnAudit:
             usual=self.work,
             command=ATTACK,
             key=digest({"jobs": [job.key for job in self.jobs.values()], "audit": inputs}),
+            asked=self.told,
             named=self.keep is not None,
             force=self.force,
             tell=self.notice,
         )
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """Inputs and options, as the manifest has them."""
+        session, first = self.session, next(iter(self.jobs))
+        inputs = {
+            "source": {**self.jobs[first].start.named, "name": first},
+            "full": session.full.named,
+            "retain": session.retain.named,
+            "examples": {"hash": session.examples_hash},
+            **{"dtype": session.settings.dtype, "limit": self.asked.limit},
+        }
+        options = {name: asdict(job.settings) for name, job in self.jobs.items()}
+        return {"inputs": inputs, "options": options}
 
     @cached_property
     def _kept(self) -> RunFolder | None:

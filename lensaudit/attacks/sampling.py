@@ -18,7 +18,7 @@ from lensaudit.attacks.arm import AttackedModel
 from lensaudit.attacks.elicit import chosen
 from lensaudit.attacks.result import SAMPLE as COMMAND
 from lensaudit.attacks.settings import SampleSettings
-from lensaudit.attacks.worst import Worst, arm_of, in_folder, open_worst
+from lensaudit.attacks.worst import Worst, arm_of, in_folder, open_worst, told
 from lensaudit.data.chat import Template, check_tokenizer
 from lensaudit.data.facts import Fact
 from lensaudit.data.matching import gives_away, mentions
@@ -167,7 +167,8 @@ def sample_into(
     arms, errors = open_sample(source, settings, notice=notice)
     opened()
     identity = identity_of(arms, settings, errors)
-    run = folder_for(COMMAND, source, folder, identity, force=settings.force, tell=notice)
+    how = {**told(arms, settings), "force": settings.force, "tell": notice}
+    run = folder_for(COMMAND, source, folder, identity, **how)
     said = cache(lambda: _said_by_all(arms, settings, progress))
     record = in_folder(
         arms,
@@ -206,7 +207,8 @@ def plan_sample(
     usual_place(COMMAND, source, folder)  # refused before anything is opened
     opened, errors = open_sample(source, settings, notice=notice)
     identity = identity_of(opened, settings, errors)
-    run = folder_for(COMMAND, source, folder, identity, force=settings.force, tell=notice)
+    how = {**told(opened, settings), "force": settings.force, "tell": notice}
+    run = folder_for(COMMAND, source, folder, identity, **how)
     return planned(run, lambda: plan_text(opened, settings), fresh=settings.fresh)
 
 

@@ -282,14 +282,18 @@ def in_folder(
         identity,
         record,
         work,
-        options=plain(settings, without=("fresh",)),
-        inputs=worst.inputs(),
+        **told(worst, settings),
         device=worst.audit.settings.device,
         files=files,
         fresh=settings.fresh,
         computed=computed,
         notice=worst.audit.notice,
     )
+
+
+def told(worst: Worst, settings: ControlArm) -> dict[str, Any]:
+    """Options and inputs of a run, as its manifest has them."""
+    return {"options": plain(settings, without=("fresh",)), "inputs": worst.inputs()}
 
 
 def run_all(worst: Worst, *, progress: Tell = unheard) -> "Arms[Findings]":
@@ -468,8 +472,8 @@ def _opened(
     """A run and its folder."""
     usual_place(COMMAND, source, folder)  # refused before anything is opened
     worst = open_worst(source, settings, notice=notice)
-    run = folder_for(COMMAND, source, folder, worst.identity(), force=settings.force, tell=notice)
-    return worst, run
+    how = {**told(worst, settings), "force": settings.force, "tell": notice}
+    return worst, folder_for(COMMAND, source, folder, worst.identity(), **how)
 
 
 def worst_into(

@@ -42,12 +42,14 @@ from lensaudit.results.manifest import (
     manifest,
 )
 from lensaudit.results.owner import (
+    another,
     check_beside,
     check_free,
     claim,
     differences,
     folders_for,
     other_owner,
+    place_of,
 )
 from lensaudit.settings import plain
 from lensaudit.text import digest
@@ -161,7 +163,6 @@ def audit_into(
     started = time.monotonic()
     audit = open_audit(sources, settings, folder, who=who, notice=notice)
     opened(audit)
-    check_free(audit.folder, COMMAND)
     with in_turn(make_folder(audit.folder), lambda: notice(f"{audit.folder}: {BUSY}")) as waited:
         if waited and (done := theirs()) is not None:
             return done
@@ -240,17 +241,23 @@ def _own_folder(
 ) -> Path:
     """The usual folder, or one of its own beside it where that holds another run's results."""
     names = tuple(depth.sources)
-    runs = {
+    patched = {
         place: patching.run_of(depth, name)
         for name, place in folders_for(names, base / PATCH).items()
     }
-    found = [differences(place, run, patching.run_in) for place, run in runs.items()]
-    for model, asked, place in evaluations(names, settings, base):
-        run = runs[place] = evaluating.run_of(model, asked, place, passes[model])
-        found.append(differences(place, run, evaluating.run_in, grew))
+    said = {
+        place: evaluating.run_of(model, asked, place, passes[model])
+        for model, asked, place in evaluations(names, settings, base)
+    }
+    found = [
+        *(differences(place, run, patching.run_in) for place, run in patched.items()),
+        *(differences(place, run, evaluating.run_in, grew) for place, run in said.items()),
+    ]
     why = other_owner(base, COMMAND) or next((line for one in found for line in one.values()), None)
-    if why is None:
-        return base
-    own = base.with_name(f"{base.name}-{digest([dict(run) for run in runs.values()])[:8]}")
-    notice(f"{base}: holds the results of another run ({why}); this one goes to {own}")
-    return own
+    return place_of(
+        base,
+        why and another(why, "the results of another run"),
+        digest([dict(run) for run in (*patched.values(), *said.values())]),
+        named=False,
+        tell=notice,
+    )

@@ -68,7 +68,6 @@ def patched(
             notice=question.tell,
             progress=progress,
             opened=question.opened,
-            placed=notice,  # what was there before says nothing of the run
         )
         return found, manifests([one.folder for one in found])
 
@@ -102,7 +101,6 @@ def evaluated(
             notice=question.tell,
             progress=progress,
             opened=question.opened,
-            placed=notice,  # what was there before says nothing of the run
         )
         return (
             read_evaluation(model, found.folder),

@@ -1,7 +1,6 @@
 """What does a model still say? From its name to a folder with every metric of a suite."""
 
 import itertools
-import json
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -66,7 +65,6 @@ from lensaudit.results.owner import Run, check_free, claim, folder_of, known_as
 from lensaudit.results.reading import json_object
 from lensaudit.results.roles import check_roles
 from lensaudit.settings import GENERATED, path_of, plain
-from lensaudit.text import canonical_json
 
 if TYPE_CHECKING:
     from lensaudit.patching.session import Session
@@ -93,7 +91,6 @@ def evaluate_into(
     notice: Notice = unheard,
     progress: Tell = unheard,
     opened: Callable[[ModelPasses], None] = unheard,
-    placed: Notice | None = None,
 ) -> EvaluationResult:
     """Compute the metrics; write the log, the rows and the manifest.
 
@@ -108,7 +105,6 @@ def evaluate_into(
         notice: told remarks.
         progress: told each finished pass.
         opened: told what was opened, before any work.
-        placed: told what result is replaced, or where it goes instead; None: `notice`.
 
     Raises:
         InputError: before any work.
@@ -116,7 +112,7 @@ def evaluate_into(
     """
     started = time.monotonic()
     metrics = ordered(settings.suite, settings.metrics)
-    to_do = open_in(model, settings, folder, notice=notice, placed=placed or notice)
+    to_do = open_in(model, settings, folder, notice=notice, placed=notice)
     passes, place = to_do.passes, to_do.place
     usual = evaluation_folder(model, settings, folder)
     passes.folders, passes.fresh = _pass_folders(place, usual), settings.fresh
@@ -178,7 +174,6 @@ class OpenedEvaluation:
 
     settings: EvaluateSettings
     passes: ModelPasses
-    run: Run
     place: Path
     """Folder that the result goes to."""
 
@@ -220,25 +215,22 @@ def placed_in(
     placed: Notice = unheard,
 ) -> OpenedEvaluation:
     """The folder of an evaluation that is open; arguments and refusals are those of `open_in`."""
-    run = run_of(model, settings, folder, passes)
     place = folder_of(
         evaluation_folder(model, settings, folder),
-        run,
+        run_of(model, settings, folder, passes),
         run_in,
         named=folder is not None,
         tell=placed,
         grew=grew,
         kind=KIND,
     )
-    return OpenedEvaluation(settings, passes, run, place)
+    return OpenedEvaluation(settings, passes, place)
 
 
 def run_of(model: str, settings: EvaluateSettings, folder: Path | None, passes: ModelPasses) -> Run:
     """Command, options and inputs by which one evaluation differs from another."""
-    options, inputs = as_placed(_options(model, settings, folder, passes)), inputs_of(passes)
-    return run_in(
-        json.loads(canonical_json({"command": COMMAND, "options": options, "inputs": inputs}))
-    )
+    options = as_placed(_options(model, settings, folder, passes))
+    return run_in({"command": COMMAND, "options": options, "inputs": inputs_of(passes)})
 
 
 def run_in(manifest: Mapping[str, Any]) -> Run:

@@ -1,6 +1,5 @@
 """How deep is the knowledge erased? From names of models to scored folders."""
 
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -33,7 +32,6 @@ from lensaudit.results.owner import (
     known_as,
 )
 from lensaudit.settings import COUNTERFACTUAL
-from lensaudit.text import canonical_json
 from lensaudit.turns import in_turn
 from lensaudit.verdict.collect import judge_alone, judge_run
 from lensaudit.verdict.decide import Verdict
@@ -78,7 +76,6 @@ def patch_into(
     notice: Notice = unheard,
     progress: Tell = unheard,
     opened: Callable[[Session], None] = unheard,
-    placed: Notice | None = None,
 ) -> list[PatchResult]:
     """Patch the models into `full`, score them, and write a folder for each.
 
@@ -94,7 +91,6 @@ def patch_into(
         notice: told remarks.
         progress: told what is done.
         opened: told what was opened, before any work.
-        placed: told what results are replaced, or where they go instead; None: `notice`.
 
     Raises:
         InputError: before any work.
@@ -108,7 +104,7 @@ def patch_into(
     beside = beside_score(session)
     opened(session)
     check_fits(session)
-    folders = folders_in(session, folder, placed or notice)
+    folders = folders_in(session, folder, notice)
     for one in folders.values():
         make_folder(one)
         with in_turn(one):
@@ -133,7 +129,7 @@ def patch_into(
     if len(folders) > 1 and settings.score != "em":
         made = manifest_of(session, session.sources, started, command="patch comparison")
         with in_turn(next(iter(folders.values())).parent):
-            write_comparison(runs, made, placed or notice)
+            write_comparison(runs, made, notice)
     return [results[name] for name in folders]
 
 
@@ -147,8 +143,7 @@ def _judged(one: Summarised, nulls: Mapping[str, Any]) -> Verdict:
 
 def run_of(session: Session, source: str) -> Run:
     """Command, options and inputs by which one source's run differs from another."""
-    made = manifest_of(session, {"source": session.sources[source]}, time.monotonic())
-    return run_in(json.loads(canonical_json(vars(made))))
+    return run_in(vars(manifest_of(session, {"source": session.sources[source]}, time.monotonic())))
 
 
 def run_in(manifest: Mapping[str, Any]) -> Run:

@@ -5,6 +5,7 @@ made of a manifest: the content of what was read, and the options that a number 
 and how fast it was computed is no part of it.
 """
 
+import json
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -13,12 +14,12 @@ from typing import Any
 
 from lensaudit.errors import InputError
 from lensaudit.files import check_plain, make_folder, read_json, write_json
-from lensaudit.progress import FolderRemark
+from lensaudit.progress import FolderRemark, Notice, unheard
 from lensaudit.results.manifest import BEGUN, COMPARISON, MANIFEST, manifests_of, models_in
 from lensaudit.results.planned import PLAN, is_ours
 from lensaudit.results.reading import json_object, part
 from lensaudit.settings import results_folder
-from lensaudit.text import digest, is_path, slug
+from lensaudit.text import canonical_json, digest, is_path, slug
 
 _SHARED = ("gym", "meta", "patch")
 """First words of commands whose results may share a folder, each with a manifest of its own."""
@@ -178,20 +179,59 @@ def short_name(source: str) -> str:
     return "+".join([base, *(Path(place).name for place in adapter)])
 
 
+def place_of(
+    usual: Path,
+    other: str | None,
+    key: str,
+    *,
+    named: bool,
+    replaced: bool = False,
+    tell: Notice = unheard,
+) -> Path:
+    """Folder that a run may write into: the usual one, or one of its own beside it.
+
+    A folder that the user named is not exchanged: what else is in it is replaced or refused.
+
+    Args:
+        usual: where the result goes if nothing else is there; or the folder that was named.
+        other: what else is in it and, after a semicolon, what to do about that; None: nothing.
+        key: of the run, hexadecimal; with its first 8 digits the folder beside is called.
+        named: the user chose the folder.
+        replaced: what else is in a named folder goes.
+        tell: told where the result goes instead, or what is replaced.
+
+    Raises:
+        InputError: the folder was named, and what is in it stays.
+    """
+    if other is None:
+        return usual
+    if named and not replaced:
+        raise InputError(f"{usual}: {other}")
+    what = other.partition("; ")[0]
+    if named:
+        tell(FolderRemark(f"{usual}: {what.replace('holds', 'held', 1)}; it is replaced"))
+        return usual
+    own = usual.with_name(f"{usual.name}-{key[:8]}")
+    tell(FolderRemark(f"{usual}: {what}; this run goes to {own}"))
+    return own
+
+
+def another(why: str | None, what: str = "the result of another run") -> str:
+    """What a folder holds that is not the run's, and by what it differs where that is known."""
+    return f"holds {what} ({why})" if why else f"holds {what}"
+
+
 def folder_of(
     wanted: Path,
     run: Run,
     read: Callable[[Mapping[str, Any]], Run],
     *,
     named: bool,
-    tell: Callable[[str], None] = lambda line: None,
+    tell: Notice = unheard,
     grew: Grew = lambda name, old, new: False,
     kind: Collection[str] | None = None,
 ) -> Path:
-    """Folder that a run may write into: the one wanted, or one of its own beside it.
-
-    A folder that the user named is not exchanged: a result of another kind in it is an error, one
-    of the same kind is replaced, which is told.
+    """Folder that a run may write into whose manifests say what tells it from others.
 
     Args:
         wanted: may be missing, hold nothing finished, or hold this very run: then it is taken.
@@ -203,20 +243,13 @@ def folder_of(
         kind: names in which results of one kind agree, and one replaces another; None: none does.
 
     Raises:
-        InputError: the folder was named, or the run's own is taken, too.
+        InputError: the folder was named, and holds a result of another kind.
     """
-    if not (found := differences(wanted, run, read, grew)):
-        return wanted
-    why = next(iter(found.values()))
-    if named and kind is not None and not set(kind) & set(found):
-        tell(FolderRemark(f"{wanted}: held the result of another run ({why}); it is replaced"))
-        return wanted
-    own = wanted.with_name(f"{wanted.name}-{digest(dict(run))[:8]}")
-    if named or differences(own, run, read, grew):
-        remedy = OTHERWISE if kind is None and "command" not in found else "name another --out"
-        raise InputError(f"{wanted}: holds the result of another run ({why}); {remedy}")
-    tell(FolderRemark(f"{wanted}: holds the result of another run ({why}); this one goes to {own}"))
-    return own
+    found = differences(wanted, run, read, grew)
+    replaced = kind is not None and not set(kind) & set(found)
+    remedy = OTHERWISE if kind is None and "command" not in found else "name another --out"
+    other = f"{another(next(iter(found.values())))}; {remedy}" if found else None
+    return place_of(wanted, other, digest(dict(run)), named=named, replaced=replaced, tell=tell)
 
 
 def comparison_in(folders: Sequence[Path]) -> Path:
@@ -252,6 +285,8 @@ def differences(
         found = read(read_json(folder / MANIFEST))
     except (InputError, KeyError, TypeError, AttributeError):
         return {MANIFEST: f"{MANIFEST} is no record of such a run"}
+    # as it comes back from a file
+    run = {name: json.loads(canonical_json(value)) for name, value in run.items()}
     return {
         name: f"{name}: {_brief(found.get(name))}, here {_brief(run.get(name))}"
         for name in dict.fromkeys((*run, *found))

@@ -14,7 +14,7 @@ from typing import Any
 from lensaudit.errors import LensAuditError
 from lensaudit.files import write_json
 from lensaudit.once import read_once
-from lensaudit.progress import Notice, unheard
+from lensaudit.progress import FolderRemark, Notice, unheard
 from lensaudit.results.integrity import misfits
 from lensaudit.results.manifest import (
     BEGUN,
@@ -43,8 +43,9 @@ class Question:
         self._opened: int | None = None
 
     def tell(self, line: str) -> None:
-        """Pass a remark on."""
-        self._told.append(line)
+        """Pass a remark on; what lay in a folder before says nothing of the run."""
+        if not isinstance(line, FolderRemark):
+            self._told.append(line)
         self._notice(line)
 
     def opened(self, _: object = None) -> None:

@@ -16,13 +16,20 @@ from lensaudit.files import make_folder, write_json
 from lensaudit.progress import FolderRemark, Notice, unheard
 from lensaudit.results.integrity import answered_for, misfits
 from lensaudit.results.manifest import BEGUN, MANIFEST, Manifest
-from lensaudit.results.owner import OTHERWISE, check_free, claim, other_owner
+from lensaudit.results.owner import OTHERWISE, another, check_free, claim, other_owner, place_of
 from lensaudit.results.question import LOOKED_AT_BYTES
-from lensaudit.results.reading import json_object, part
+from lensaudit.results.reading import JsonObject, json_object, part
+from lensaudit.results.run_log import difference
 
 
-def begin(folder: Path, key: str, command: str) -> Path:
+def begin(folder: Path, key: str, command: str, asked: JsonObject | None = None) -> Path:
     """Mark `folder` as the run's of this key, and take away the verdict of an earlier one.
+
+    Args:
+        folder: of the run.
+        key: of the run.
+        command: as its manifest will call it.
+        asked: options and inputs of the run, as its manifest will have them.
 
     Raises:
         InputError: a link in it leads elsewhere, or it cannot be written.
@@ -30,7 +37,8 @@ def begin(folder: Path, key: str, command: str) -> Path:
     if link := next(_links_out(make_folder(folder)), None):
         raise InputError(f"{link}: is a link to elsewhere, and lensaudit makes none; move it away")
     # first of all: on a full disk the folder stays the run's, begun or finished
-    write_json(folder / BEGUN, {"command": command, "inputs": {"key": key}})
+    inputs = {**part(asked, "inputs"), "key": key}
+    write_json(folder / BEGUN, {**(asked or {}), "command": command, "inputs": inputs})
     (folder / MANIFEST).unlink(missing_ok=True)
     return folder
 
@@ -83,10 +91,12 @@ def finished(folder: Path, key: str, command: str, name: str = MANIFEST) -> bool
     return False
 
 
-def check_own(folder: Path, key: str, command: str, name: str = MANIFEST) -> bool:
+def check_own(
+    folder: Path, key: str, command: str, name: str = MANIFEST, asked: JsonObject | None = None
+) -> bool:
     """Whether `folder` holds this very run, finished; refuses one with anything else in it.
 
-    Arguments are those of `finished`.
+    Arguments are those of `finished` and `begin`.
 
     Raises:
         InputError: another command's, another run's, nobody's, or this one's with files that were
@@ -95,10 +105,11 @@ def check_own(folder: Path, key: str, command: str, name: str = MANIFEST) -> boo
     check_free(folder, command)
     mark = next((one for one in (name, BEGUN) if (folder / one).exists()), None)
     if mark is not None:
-        held = part(json_object(folder / mark), "inputs").get("key")
+        there = json_object(folder / mark)
+        held = part(there, "inputs").get("key")
         # earlier versions began a run without its key: what they left is gone on with
         if held != key and not (mark == BEGUN and held is None):
-            raise InputError(f"{folder}: holds a run with other settings; {OTHERWISE}")
+            raise InputError(f"{folder}: {another(difference(there, asked or {}))}; {OTHERWISE}")
         for line in misfits(folder, name=name, largest=LOOKED_AT_BYTES) if mark == name else ():
             raise InputError(f"{folder}: {line}; {OTHERWISE}")
     elif folder.is_dir() and any(folder.iterdir()):
@@ -122,6 +133,8 @@ class RunFolder:
     command: str
     key: str
     """Of all that tells the run from others of the command; the package's code is no part of it."""
+    asked: JsonObject | None = None
+    """Options and inputs of the run, as its manifest will have them: they name what differs."""
     named: bool = True
     force: bool = False
     tell: Notice = unheard
@@ -136,24 +149,15 @@ class RunFolder:
         Raises:
             InputError: the folder was named, and holds something else.
         """
-        usual, other = self.usual, self._other
-        if other is None:
-            return usual
-        what = other.partition("; ")[0]
-        if not self.named:
-            own = usual.with_name(f"{usual.name}-{self.key[:8]}")
-            self.tell(FolderRemark(f"{usual}: {what}; this run goes to {own}"))
-            return own
-        if not (self.force and self._is_of_command):
-            raise InputError(f"{usual}: {other}")
-        self.tell(FolderRemark(f"{usual}: {what}; it is replaced"))
-        return usual
+        replaced = self.force and self._is_of_command
+        how = {"named": self.named, "replaced": replaced, "tell": self.tell}
+        return place_of(self.usual, self._other, self.key, **how)
 
     @cached_property
     def _other(self) -> str | None:
         """What else is in the usual folder; None where that is free, or holds this run."""
         try:
-            check_own(self.usual, self.key, self.command)
+            check_own(self.usual, self.key, self.command, asked=self.asked)
         except InputError as error:
             return str(error).removeprefix(f"{self.usual}: ")
         return None
@@ -179,7 +183,7 @@ class RunFolder:
         if self.is_replacing and (self.path / MANIFEST).exists():
             for one in answered_for(self.path / MANIFEST):
                 one.unlink(missing_ok=True)
-        return begin(self.path, self.key, self.command)
+        return begin(self.path, self.key, self.command, self.asked)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeVar
 from lensaudit.errors import InputError
 from lensaudit.files import files_below, read_bytes, remove_files
 from lensaudit.partials import is_partial
-from lensaudit.progress import FolderRemark, Notice, unheard
+from lensaudit.progress import Notice, unheard
 from lensaudit.results.integrity import answered_for, check_whole, misfits
 from lensaudit.results.kinds.eval import LOGS
 from lensaudit.results.kinds.patch import SCORES
@@ -28,6 +28,7 @@ from lensaudit.results.manifest import (
     manifests_of,
     signed_object,
 )
+from lensaudit.results.owner import another, place_of
 from lensaudit.results.question import LOOKED_AT_BYTES
 from lensaudit.results.reading import SUMMARY, JsonObject, checked, json_object, part
 from lensaudit.turns import alone
@@ -300,18 +301,29 @@ def tell_replaced(
         tell: told by what the two differ first.
         name: of the manifest.
     """
-    there: JsonObject = {}
     if (folder / name).exists():
         with suppress(InputError):  # a damaged one is replaced like any other
-            there = json_object(folder / name)
-        asked = _flat({"options": options, "inputs": inputs})
-        said = {one: value for one, value in _flat(there).items() if one in asked}
-        for one, (old, new) in _unlike(said, asked).items():
-            if _weight(one, said) == "explains":
-                why = f"{one.partition('.')[2]}: {_short(old)}, here {_short(new)}"
-                line = f"{folder}: held the result of another run ({why}); it is replaced"
-                tell(FolderRemark(line))
-                return
+            why = difference(json_object(folder / name), {"options": options, "inputs": inputs})
+            place_of(folder, why and another(why), "", named=True, replaced=True, tell=tell)
+
+
+def difference(there: JsonObject, asked: JsonObject) -> str | None:
+    """What a run has otherwise than another, as `name: theirs, here ours`; None: nothing is known.
+
+    Args:
+        there: manifest of the other run, or its mark of having begun.
+        asked: options and inputs of this run, as its manifest will have them; of what they may
+            differ in the first counts that can move a number, and nothing that they lack.
+    """
+    said, ours = _flat(there), _flat(asked)
+    unlike = {one for one, value in ours.items() if said.get(one, "null") != value}
+    for one in (name for name in ours if name in unlike and _weight(name, said) == "explains"):
+        # of a model rather what it is called, where that differs too
+        called = [f"{one.removesuffix('.weights')}.{name}" for name in ("name", "start")]
+        shown = next((name for name in called if name in unlike), one)
+        old, new = (texts.get(shown, "null") for texts in (said, ours))
+        return f"{shown.partition('.')[2]}: {_short(old)}, here {_short(new)}"
+    return None
 
 
 def remove(run: Run, *, inner: Iterable[Path] = (), dry_run: bool = False) -> int:

@@ -312,6 +312,16 @@ class CheckpointJob(ABC):
         return digest(self.identity)
 
     @property
+    def options(self) -> dict[str, Any]:
+        """What was chosen and stands in no `identity`, for the manifest."""
+        return {}
+
+    @property
+    def inputs(self) -> dict[str, Any]:
+        """What tells this job from others and the start model's name, for the manifest."""
+        return {**self.identity, "start": self.start.spec.name}
+
+    @property
     def sources(self) -> Mapping[str, str | None]:
         """What rows were named by, for the manifest."""
         return {}
@@ -336,7 +346,10 @@ class CheckpointJob(ABC):
         """
         check_apart(out, self.start)
         how = {"force": force, "tell": tell}
-        return RunFolder(usual=out, command=self.command, key=self.key, **how)
+        # what only some jobs have is nothing in the others
+        inputs = {"lora": None, "autocast": None, **self.inputs}
+        asked = {"options": self.options, "inputs": inputs}
+        return RunFolder(usual=out, command=self.command, key=self.key, asked=asked, **how)
 
     def begin(self, run: RunFolder) -> None:
         """Mark the folder as this job's; what a job that is replaced has left there goes first."""
@@ -386,7 +399,6 @@ class CheckpointJob(ABC):
             started = time.monotonic()
             self.begin(run)
             model, wrapped, options = self.made(out, report)
-            inputs = {**self.identity, "key": self.key, "start": self.start.spec.name}
             seal_model(
                 model,
                 self.start,
@@ -398,7 +410,7 @@ class CheckpointJob(ABC):
                     self.command,
                     kind="checkpoint",
                     options=options,
-                    inputs=inputs | dict(self.sources),
+                    inputs={**self.inputs, "key": self.key, **self.sources},
                     device=self.device,
                     started=started,
                 ),
@@ -428,6 +440,11 @@ class TrainingJob(CheckpointJob):
     @abstractmethod
     def run(self, model: Any, tokenizer: Any) -> TrainingRun[Any]:
         """Train the loaded model; `made` says where the state is kept."""
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The recipe."""
+        return asdict(self.recipe)
 
     @property
     def copies(self) -> int:
@@ -488,7 +505,7 @@ class TrainingJob(CheckpointJob):
         )
         losses = train(model, run, report=report)
         write_csv(out / self.beside, ("step", "loss"), list(enumerate(losses, 1)))
-        return model, wrapped, {**asdict(self.recipe), "save_every": self.save_every}
+        return model, wrapped, {**self.options, "save_every": self.save_every}
 
 
 def made_of(settings: Any, start: Checkpoint) -> dict[str, Any]:

@@ -143,7 +143,7 @@ def test_another_model_behind_the_name_is_another_run_and_one_that_never_saw_is_
         assert asked(stub, *given) == 0
         stub.serve(EMBEDDED / "base")
         assert asked(stub, *given) == 2
-        assert "holds a run with other settings" in capsys.readouterr().err
+        assert "holds the result of another run (served.fingerprint: " in capsys.readouterr().err
         assert asked(stub, *given, out="other") == 0
     found = summary("other")
     assert (summary()["finds"], found["finds"], found["p"] > 0.05) == (True, False, True)

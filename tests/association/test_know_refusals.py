@@ -4,6 +4,7 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -216,3 +217,21 @@ def test_a_model_of_ones_own_without_rows_says_what_to_name(own_folder, capsys):
         in capsys.readouterr().err
     )
     assert not Path("k").exists()
+
+
+def test_another_run_that_an_audit_replaces_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(know_run, "_answered", lambda know, run, notice, progress: run)
+    checkpoint, said = open_model("demo/npo"), list[str]()
+
+    def opened(seed):
+        return SimpleNamespace(
+            source=checkpoint,
+            settings=KnowSettings(seed=seed),
+            identity=lambda: {"seed": seed},
+            inputs=dict,
+        )
+
+    know_run.answer_into(opened(0), tmp_path / "know").begin()
+    assert know_run.answer_into(opened(1), tmp_path / "know", notice=said.append).path
+    what = "held the result of another run (seed: 0, here 1); it is replaced"
+    assert said == [f"{tmp_path / 'know'}: {what}"]

@@ -240,7 +240,7 @@ def test_the_same_audit_is_read_and_another_is_not(audited, auditing, monkeypatc
     ]
     fewer = {"demo/masked_upper": jobs["demo/masked_upper"]}
     other = RelearnAudit(jobs=fewer, asked=auditing, work=work, keep=kept)
-    with pytest.raises(InputError, match=r"holds a run with other settings; .*--force"):
+    with pytest.raises(InputError, match=r"holds the result of another run; .*--force"):
         other.found()
     with pytest.raises(TypeError):  # it would train
         RelearnAudit(jobs=fewer, asked=auditing, work=work).found()

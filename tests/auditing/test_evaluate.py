@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 
 import lensaudit as la
 from lensaudit.auditing.calls import evaluated
-from lensaudit.auditing.evaluate import evaluate_into, open_in, run_in
+from lensaudit.auditing.evaluate import evaluate_into, open_in, run_in, run_of
 from lensaudit.auditing.question import own_data
 from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.errors import InputError, VerificationError, WorkError
@@ -36,7 +36,8 @@ def done(tmp_path_factory):
 
 def is_same_run(model, asked, out):
     """Whether the result there is of this run: how fast it was made is no part of it."""
-    return not differences(out, open_in(model, asked, out, rated=False).run, run_in)
+    passes = open_in(model, asked, out, rated=False).passes
+    return not differences(out, run_of(model, asked, out, passes), run_in)
 
 
 def copied(done, tmp_path):

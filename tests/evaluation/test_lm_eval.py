@@ -247,7 +247,7 @@ def test_a_task_is_run_again_only_if_something_changed(tasks, tmp_path, no_netwo
     assert "it is replaced" not in told  # another task goes beside
     command("--model", "demo/npo", *given)
     told = capsys.readouterr().err
-    assert f"{out}: held the result of another run (model.weights: " in told
+    assert f"{out}: held the result of another run (model.name: demo/full, here demo/npo)" in told
     assert "own_choice: runs" in told
 
 

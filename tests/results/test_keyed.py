@@ -36,10 +36,10 @@ def test_a_folder_is_finished_from_its_manifest_on(tmp_path):
 def test_another_key_is_not_finished_and_the_folder_is_refused(tmp_path):
     run(tmp_path, "k")
     assert not finished(tmp_path, "other", "x")
-    with pytest.raises(InputError, match="other settings"):
+    with pytest.raises(InputError, match="holds the result of another run; name another --out, or"):
         check_own(tmp_path, "other", "x")
     begin(tmp_path / "begun", "k", "x")
-    with pytest.raises(InputError, match="other settings"):
+    with pytest.raises(InputError, match="holds the result of another run; name another --out, or"):
         check_own(tmp_path / "begun", "other", "x")
     # earlier versions began without a key
     write_json(tmp_path / "begun" / "begun.json", {"command": "x"})

@@ -32,7 +32,7 @@ def test_another_runs_folder_is_left_to_it(tmp_path):
     assert own.parent == tmp_path
     assert own.name.startswith("npo-")
     assert said == [
-        f"{wanted}: holds the result of another run (limit: 8, here 20); this one goes to {own}"
+        f"{wanted}: holds the result of another run (limit: 8, here 20); this run goes to {own}"
     ]
     held(own, run)
     assert folder_of(wanted, run, read, named=False) == own  # the same command finds it again

@@ -4,9 +4,12 @@ from dataclasses import dataclass
 
 import pytest
 
-from lensaudit.errors import WorkError
+from lensaudit.errors import InputError, WorkError
+from lensaudit.files import read_json
+from lensaudit.results.manifest import BEGUN, manifest
 from lensaudit.results.recorded import in_folder
-from lensaudit.results.run_folder import RunFolder
+from lensaudit.results.run_folder import RunFolder, seal
+from lensaudit.text import digest
 
 
 @dataclass(frozen=True)
@@ -45,3 +48,59 @@ def test_what_is_replaced_stays_until_what_replaces_it_is_there(tmp_path, n, fre
     assert {one: one.read_bytes() for one in tmp_path.iterdir()} == before
     assert recorded(tmp_path, n, fresh=fresh) == Counted(n)
     assert recorded(tmp_path, n, computed=broken) == Counted(n)  # it is only read
+
+
+ASKED = {
+    "options": {"seed": 0, "limit": None, "device": "cpu"},
+    "inputs": {"source": {"name": "demo/npo", "weights": "a"}, "facts": "f", "lora": None},
+}
+
+
+def folder(usual, *, options=(), inputs=(), **how):
+    """The folder of a run that is asked otherwise than `ASKED` in some names."""
+    asked = {"options": ASKED["options"] | dict(options), "inputs": ASKED["inputs"] | dict(inputs)}
+    return RunFolder(usual=usual, command="worst", key=digest(asked), asked=asked, **how)
+
+
+DIFFERENT = {
+    "seed: 0, here 1": {"options": {"device": "cuda", "seed": 1}},
+    "limit: null, here 8": {"options": {"limit": 8}},
+    "lora: null, here 4": {"inputs": {"lora": 4}},
+    "facts: f, here g": {"inputs": {"facts": "g"}},
+    "source.name: demo/npo, here demo/x": {
+        "inputs": {"source": {"name": "demo/x", "weights": "b"}}
+    },
+    "source.weights: a, here b": {"inputs": {"source": {"name": "demo/npo", "weights": "b"}}},
+    "": {"options": {"device": "cuda"}},  # of which only its key is known to differ
+}
+"""What differs -> names and values of another run."""
+
+
+@pytest.mark.parametrize("done", [False, True])
+@pytest.mark.parametrize("why", DIFFERENT)
+def test_another_run_is_refused_left_or_replaced_by_the_name_of_what_differs(tmp_path, why, done):
+    usual, said = tmp_path / "o", list[str]()
+    first = folder(usual)
+    first.begin()
+    if done:
+        made = manifest("worst", device="cpu", started=0.0, **ASKED)
+        seal(usual, made, key=first.key, files=[])
+    other, what = DIFFERENT[why], "the result of another run" + (f" ({why})" if why else "")
+
+    with pytest.raises(InputError) as error:
+        _ = folder(usual, **other).path
+    beside = folder(usual, **other, named=False, tell=said.append).path
+    replacing = folder(usual, **other, force=True, tell=said.append)
+
+    assert (
+        str(error.value) == f"{usual}: holds {what}; name another --out, or replace it with --force"
+    )
+    assert beside.name == f"o-{replacing.key[:8]}"
+    assert replacing.path == usual
+    assert said == [
+        f"{usual}: holds {what}; this run goes to {beside}",
+        f"{usual}: held {what}; it is replaced",
+    ]
+    assert folder(usual).is_done == done
+    replacing.begin()
+    assert read_json(usual / BEGUN)["inputs"]["key"] == replacing.key
