@@ -29,6 +29,11 @@ def generation_config_of(checkpoint: Checkpoint) -> Any:
         return GenerationConfig.from_pretrained(checkpoint.folder, local_files_only=True)
 
 
+def own_end(checkpoint: Checkpoint) -> int | list[int] | None:
+    """The end of text that `config.json` names; its hash is part of the weights'."""
+    return getattr(config_of(checkpoint).get_text_config(), "eos_token_id", None)
+
+
 def obeyed(checkpoint: Checkpoint) -> Mapping[str, Any]:
     """What greedy generation depends on beside weights and texts: penalties, beams.
 
@@ -42,7 +47,6 @@ def obeyed(checkpoint: Checkpoint) -> Mapping[str, Any]:
         for key, value in changed
         if key not in _INERT and not key.startswith(("output_", "return_"))
     }
-    own = getattr(config_of(checkpoint).get_text_config(), "eos_token_id", None)
-    if given.eos_token_id not in (None, own):
+    if given.eos_token_id not in (None, own_end(checkpoint)):
         found["eos_token_id"] = given.eos_token_id
     return found

@@ -7,6 +7,7 @@ import pytest
 from support import EMBEDDED, checkpoint_of, refusal
 
 from lensaudit.models.checkpoint import open_model
+from lensaudit.models.generation import told_stops
 from lensaudit.models.generation_settings import generation_config_of, obeyed
 
 
@@ -37,6 +38,25 @@ def test_what_changes_a_generation_counts_and_another_end_than_the_configuration
     wanted = {"repetition_penalty": 1.3, "no_repeat_ngram_size": 3, "eos_token_id": [1, 5]}
     assert found == wanted
     assert generation_config_of(checkpoint_of(folder)).eos_token_id == [1, 5]
+
+
+def test_ends_are_in_a_key_where_they_are_not_those_in_the_hash_of_the_weights(folder):
+    own = json.loads((folder / "config.json").read_text())["eos_token_id"]
+    assert told_stops(checkpoint_of(folder), checkpoint_of("demo/full")) == {}
+    configured(folder, eos_token_id=[own])
+    assert told_stops(checkpoint_of(folder)) == {}
+    configured(folder, eos_token_id=[5, own])
+    weights = checkpoint_of(folder).weights
+    told = told_stops(checkpoint_of("demo/full"), checkpoint_of(folder))
+    assert told == {"stop": {weights: sorted([own, 5])}}
+
+
+def test_ends_that_only_the_tokenizer_names_are_in_a_key(folder):
+    (folder / "generation_config.json").unlink()
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"eos_token_id": None}))
+    one = checkpoint_of(folder)
+    assert told_stops(one) == {"stop": {one.weights: [config["eos_token_id"]]}}
 
 
 def test_a_broken_file_is_one_line(folder):
