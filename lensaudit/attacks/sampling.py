@@ -27,7 +27,7 @@ from lensaudit.errors import InputError
 from lensaudit.files import write_csv, write_jsonl
 from lensaudit.groups import grouped
 from lensaudit.models.checkpoint import load_tokenizer
-from lensaudit.models.generation import Choose
+from lensaudit.models.generation import Choose, told_stops
 from lensaudit.patching.speech import Answer, sample
 from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results.kinds.sample import LeakRow, SampleRecord
@@ -185,14 +185,16 @@ def sample_into(
 
 def identity_of(opened: Worst, settings: SampleSettings, errors: Errors | None) -> dict[str, Any]:
     """What tells a run from others."""
+    arms = (opened.models.source, *opened.models.never)
     return {
         "command": COMMAND,
-        "weights": [one.weights for one in (opened.models.source, *opened.models.never)],
+        "weights": [one.weights for one in arms],
         "facts": opened.facts_hash(opened.facts),
         "settings": plain(settings, without=("full", "activations", "registry", "device", "fresh")),
         # earlier runs cut each fact's rate before the power
         "errors": None if errors is None else {**asdict(errors), "corrected": "unbiased"},
         "dtype": opened.audit.settings.dtype,
+        **told_stops(*arms),
     }
 
 

@@ -35,6 +35,7 @@ from lensaudit.models.bridge import DTYPES
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import Checkpoint, load_tokenizer
 from lensaudit.models.conditions import EAGER
+from lensaudit.models.generation import told_stops
 from lensaudit.models.sizes import sizes_on_disk
 from lensaudit.patching.prepare import prepare
 from lensaudit.patching.session import Session
@@ -157,6 +158,7 @@ class Worst:
             "neutral": digest([[one.question, one.answer] for one in self.neutral]),
             "dtype": self.audit.settings.dtype,
             **({"relearning": asdict(self.relearning)} if any(map(_trains, self.attacks)) else {}),
+            **told_stops(*self.arms.values()),
         }
 
     def ledger(self, kind: str, arm: Checkpoint, **asked: Any) -> Ledger:
@@ -168,6 +170,7 @@ class Worst:
             "facts": self.facts_hash(self.asked),
             "dtype": conditions.dtype,
             "device": conditions.device_class,
+            **told_stops(arm),
             **asked,
         }
         path = ledger_path(self.audit.root / kind, arm.spec.name, key)

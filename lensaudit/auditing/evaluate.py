@@ -49,6 +49,7 @@ from lensaudit.models.checkpoint import (
 from lensaudit.models.conditions import batch_policy
 from lensaudit.models.device import resolve_device
 from lensaudit.models.generation import stop_of
+from lensaudit.models.generation_settings import obeyed
 from lensaudit.models.registry import Registry, load_registry, resolve
 from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results.kinds.eval import EvaluationResult, MetricResult, log_name
@@ -391,6 +392,7 @@ def open_evaluation(
     tell_stored_twice(checkpoint, notice=notice)
     folder = path_of(settings.tokenizer)
     tokenizer = tokenizer_for(checkpoint, folder)
+    subject.obeyed = obeyed(checkpoint, tokenizer)
     usual = Template() if settings.suite == "tofu" else PLAIN
     template = read_template(Path(settings.template)) if settings.template else usual
     template = replace(template, think=settings.think or template.think)

@@ -302,8 +302,11 @@ def make_batch(encoded: Sequence[Encoded], *, scope: Scope = "span") -> Batch:
     """Right-pad a few encoded examples; see `Batch`.
 
     Raises:
-        InputError: there is no such `scope`.
+        InputError: there is no such `scope`, no example, or in its place why there is none.
     """
+    wrong = [e for e in encoded if not isinstance(e, Encoded)]
+    if wrong or not encoded:
+        raise InputError(f"make_batch wants encoded examples: {[*wrong, 'there are none'][0]}")
     # any id will do: nothing that is read can see a padded position
     tokens, _ = padded_rows([e.token_ids for e in encoded])
     predict_at, patch_at = torch.zeros(2, *tokens.shape, dtype=torch.bool)

@@ -34,7 +34,6 @@ from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import Checkpoint, config_of, load_tokenizer, open_model
 from lensaudit.models.conditions import Conditions, conditions_of
 from lensaudit.models.device import one_memory_error, resolve_device, resolve_dtype
-from lensaudit.models.generation_settings import obeyed
 from lensaudit.models.large.placement import where_spread
 from lensaudit.models.sizes import ContextWindow, Sizes, context_of, planned_bytes, sizes_on_disk
 from lensaudit.progress import Notice, unheard
@@ -76,7 +75,8 @@ class Subject:
     not fit into memory goes on with smaller ones, and finds its finished passes."""
     open: Callable[[], Any]
     obeyed: Mapping[str, Any] = field(default_factory=dict)
-    """What its generation configuration changes about a greedy continuation; part of its key."""
+    """What its generation configuration, or its tokenizer's end of text, changes about a greedy
+    continuation; part of its key."""
     in_blocks: bool = False
     """It does not fit, and is brought block by block: there are no gradients."""
     sizes: Sizes | None = None
@@ -127,10 +127,16 @@ def open_subject(
     conditions = conditions_of(checkpoint, dtype=dtype, device=device, attention=attn)
     placement = where_spread(checkpoint, dtype=getattr(torch, dtype), device=device, spread=spread)
     in_blocks = placement is not None and placement.way != "whole"
-    sizes = sizes_on_disk(checkpoint, dtype)
-    context = context_of(config_of(checkpoint))
-    said = (obeyed(checkpoint), in_blocks, sizes, checkpoint.spec.alias, context)
-    return Subject(name, conditions, load, *said), checkpoint
+    subject = Subject(
+        name,
+        conditions,
+        load,
+        in_blocks=in_blocks,
+        sizes=sizes_on_disk(checkpoint, dtype),
+        alias=checkpoint.spec.alias,
+        context=context_of(config_of(checkpoint)),
+    )
+    return subject, checkpoint
 
 
 def tokenizer_for(checkpoint: Checkpoint, folder: Path | None) -> Any:

@@ -29,11 +29,16 @@ def generation_config_of(checkpoint: Checkpoint) -> Any:
         return GenerationConfig.from_pretrained(checkpoint.folder, local_files_only=True)
 
 
-def obeyed(checkpoint: Checkpoint) -> Mapping[str, Any]:
+def own_end(checkpoint: Checkpoint) -> int | list[int] | None:
+    """The end of text that `config.json` names; its hash is part of the weights'."""
+    return getattr(config_of(checkpoint).get_text_config(), "eos_token_id", None)
+
+
+def obeyed(checkpoint: Checkpoint, tokenizer: Any) -> Mapping[str, Any]:
     """What greedy generation depends on beside weights and texts: penalties, beams.
 
     Empty for an ordinary checkpoint. Where texts end counts where it is not what `config.json`
-    says, whose hash is part of the weights' already.
+    says, whose hash is part of the weights' already; the tokenizer's where none is configured.
     """
     given = generation_config_of(checkpoint)
     changed = given.to_diff_dict().items()
@@ -42,7 +47,7 @@ def obeyed(checkpoint: Checkpoint) -> Mapping[str, Any]:
         for key, value in changed
         if key not in _INERT and not key.startswith(("output_", "return_"))
     }
-    own = getattr(config_of(checkpoint).get_text_config(), "eos_token_id", None)
-    if given.eos_token_id not in (None, own):
-        found["eos_token_id"] = given.eos_token_id
+    end = tokenizer.eos_token_id if given.eos_token_id is None else given.eos_token_id
+    if end != own_end(checkpoint):
+        found["eos_token_id"] = end
     return found

@@ -19,6 +19,7 @@ from lensaudit.judge.items import Judge, JudgeRequest
 from lensaudit.models.bridge import DTYPES, TransformerBridge, load
 from lensaudit.models.checkpoint import Checkpoint, load_tokenizer, open_model
 from lensaudit.models.device import resolve_device, resolve_dtype
+from lensaudit.models.generation import told_stops
 from lensaudit.patching.generation import rows_that_fit
 from lensaudit.patching.options import parse_layers, parse_memory
 from lensaudit.patching.speech import ends_of
@@ -120,6 +121,7 @@ class TraitModel:
             "tokenizer": self.checkpoint.tokenizer,
             "format": self.form,
             "dtype": self.dtype,
+            **told_stops(self.checkpoint),
         }
 
     def inputs(self) -> dict[str, Any]:

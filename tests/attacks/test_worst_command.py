@@ -4,6 +4,7 @@ import csv
 import hashlib
 import inspect
 import json
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -13,7 +14,8 @@ import lensaudit as la
 from lensaudit.attacks import worst
 from lensaudit.attacks.comparison import FACTS
 from lensaudit.attacks.elicit import ATTACKS
-from lensaudit.attacks.settings import DEMO_RELEARNING, Relearning, WorstSettings
+from lensaudit.attacks.sampling import identity_of
+from lensaudit.attacks.settings import DEMO_RELEARNING, Relearning, SampleSettings, WorstSettings
 from lensaudit.attacks.worst import open_worst
 from lensaudit.cli.main import run
 from lensaudit.doors.export.files import export
@@ -86,6 +88,31 @@ def test_how_it_relearns_is_in_a_lines_key_and_follows_from_the_tokenizer(place,
     assert worst._made_of(other, relearn) != worst._made_of(demo, relearn)
     asked_alone = [replace(one, attacks=(greedy,)).identity() for one in (demo, other)]
     assert asked_alone[0] == asked_alone[1]
+
+
+@pytest.mark.parametrize("arm", ["source", "full", "retain"])
+def test_where_an_arms_texts_end_is_in_the_keys_of_a_run(tmp_path, arm):
+    names = {"source": "npo", "full": "full", "retain": "retain"}
+    paths = {role: f"demo/{name}" for role, name in names.items()}
+    folder = shutil.copytree(EMBEDDED / names[arm], tmp_path / arm)
+    named = paths | {arm: str(folder)}
+    asked = {"full": named["full"], "retain": named["retain"], "data": "demo"}
+    settings = WorstSettings(limit=2, attack=("greedy",), activations=tmp_path, **asked)
+    opened = open_worst(named["source"], settings)
+
+    def keys():
+        sample = identity_of(opened, SampleSettings(), None)
+        ledgers = {one.spec.name: opened.ledger("w", one).path for one in opened.arms.values()}
+        return [opened.identity(), sample, ledgers]
+
+    before = keys()
+    assert "stop" not in before[0] | before[1]
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [1, 5]}))
+    after = keys()
+    assert after[0] != before[0]
+    assert (after[1] != before[1]) == (arm != "full")  # which gives no samples
+    others = [name for name, path in after[2].items() if path != before[2][name]]
+    assert len(others) == 1
 
 
 def test_an_attack_that_shows_rows_again_says_that_it_trains():

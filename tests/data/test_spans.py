@@ -299,6 +299,14 @@ def test_buckets_hold_every_example_once_in_order_of_length(ends, size):
 
 
 @pytest.mark.misuse
+def test_a_batch_of_no_example_or_of_a_reason_is_refused(ragged):
+    why = "no token of this tokenizer covers 'Ada'"
+    for found, said in (([], "there are none"), ([ragged[0], why], why)):
+        with pytest.raises(InputError, match=f"make_batch wants encoded examples: {said}"):
+            inspect.unwrap(make_batch)(found)
+
+
+@pytest.mark.misuse
 def test_an_unknown_scope_is_refused(ragged):
     with pytest.raises(InputError, match="scope='bad': wanted one of span, boundary, prefix"):
         inspect.unwrap(make_batch)(ragged, scope="bad")

@@ -224,3 +224,14 @@ def test_a_file_of_nobodys_is_refused_by_the_plan_too(tmp_path, capsys):
     asked = "eval --model demo/npo --limit 2 --metric forget_Q_A_Prob --dry-run --out"
     assert run([*asked.split(), str(tmp_path)]) == 2
     assert "results.jsonl: was written by an unknown program" in capsys.readouterr().err
+
+
+def test_the_tokenizers_end_of_text_is_in_the_key_where_no_file_names_one(tmp_path):
+    folder = shutil.copytree(EMBEDDED / "npo", tmp_path / "npo")
+    asked = EvaluateSettings(metrics=("forget_Q_A_ROUGE",), data="demo")
+    assert open_evaluation(str(folder), asked).subject.obeyed == {}
+    (folder / "generation_config.json").unlink()
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"eos_token_id": None}))
+    opened = open_evaluation(str(folder), asked)
+    assert opened.subject.obeyed == {"eos_token_id": opened.asked.tokenizer.eos_token_id}

@@ -1,5 +1,7 @@
 """Answers elicited by system prompts: asked once, paired, and filtered by a judge."""
 
+import json
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -7,6 +9,7 @@ import pytest
 from lensaudit.errors import InputError, PartialError
 from lensaudit.judge.items import JudgeVerdict
 from lensaudit.models.checkpoint import open_model
+from lensaudit.models.registry import EMBEDDED
 from lensaudit.steer.asking import (
     TraitModel,
     asked,
@@ -73,6 +76,15 @@ def test_answers_are_kept_and_not_asked_for_again(job):
     assert elicit(again) == first
     assert "model" not in vars(again)
     assert len(elicit(with_model(job, n_rollouts=2))) > len(first)
+
+
+def test_where_texts_end_is_in_the_key_of_an_answer(job, tmp_path):
+    folder = shutil.copytree(EMBEDDED / "full", tmp_path / "full")
+    job = replace(job, checkpoint=open_model(str(folder)))
+    before = job.conditions()
+    assert "stop" not in before
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [1, 5]}))
+    assert job.conditions() != before
 
 
 def with_model(job, **changes):

@@ -325,6 +325,16 @@ def test_rows_of_other_conditions_are_not_used(hidden, tmp_path):
     assert all(row["run"] == only.identity() for row in lines_of(tmp_path / LOG))
 
 
+def test_where_the_texts_of_a_model_end_is_in_the_key_of_a_finding(hidden):
+    audit, _, _ = hidden
+    file = audit.checkpoints["unlearned"].folder / "generation_config.json"
+    own, before = file.read_text() if file.exists() else None, audit.identity()
+    file.write_text(json.dumps({"eos_token_id": [1, 5]}))
+    assert audit.identity() != before
+    file.unlink() if own is None else file.write_text(own)
+    assert audit.identity() == before
+
+
 def test_models_that_are_one_or_differ_in_shape_are_refused(root, tmp_path, tiny_checkpoint):
     with pytest.raises(InputError, match="same weights"):
         audit_of(root, "demo/full")
