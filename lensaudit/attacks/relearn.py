@@ -11,7 +11,7 @@ is in float32 where theirs is in bfloat16.
 import copy
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
@@ -66,6 +66,7 @@ from lensaudit.training.rows import (
 from lensaudit.training.settings import FORMATS
 from lensaudit.training.train import FineTuning, Recipe, TrainingRun, train
 from lensaudit.training.trainee import Report, TrainingJob, check_apart, made_of, rate_of
+from lensaudit.turns import alone
 
 
 def relearned(
@@ -214,6 +215,8 @@ def planned(settings: RelearnSettings, *, notice: Notice = unheard) -> str:
 
 
 ATTACK = "relearn --audit"
+ATTACKED = "attacked"
+"""Folder of the attacked checkpoints, until they are scored."""
 OUTPUT_SCORES = {
     "prob": "forget_Q_A_Prob",
     "em": "exact_memorization",
@@ -315,13 +318,26 @@ class RelearnAudit:
 
     @ends_as_sources()
     def found(self) -> tuple[ScoreChange, ...]:
-        """The scores, read where the run is finished; the attacked checkpoints are dropped."""
-        out, session, (first, *_) = self.run.path, self.session, self.jobs
+        """The scores, read where the run is finished; the attacked checkpoints are dropped.
+
+        Raises:
+            TryAgainError: another process attacks or scores in the folder.
+        """
+        out = self.run.path
         if self._kept is not None:
             # first of all: the audit's folder may lie in it, and it would be somebody else's then
-            self._make(first, self._kept.path)
+            self._make(next(iter(self.jobs)), self._kept.path)
+        if self.run.is_done and not (out / ATTACKED).exists():
+            return self._found(self.run)  # it may lie where nobody writes
+        with alone(self.keep or out):
+            # since its folder was chosen, another process may have finished a run there
+            run = replace(self.run, tell=unheard)
+            return self._found(run) if run.path == out else replace(self).found()
+
+    def _found(self, run: RunFolder) -> tuple[ScoreChange, ...]:
+        out, session, (first, *_) = run.path, self.session, self.jobs
         record = recorded.in_folder(
-            self.run,
+            run,
             {},
             RelearnRecord,
             self._measured,
@@ -338,16 +354,13 @@ class RelearnAudit:
             file=AUDIT,
             notice=self.notice,
         )
-        shutil.rmtree(out / "attacked", ignore_errors=True)
+        shutil.rmtree(out / ATTACKED, ignore_errors=True)
         return tuple(record.shifts)
 
     def _measured(self) -> RelearnRecord:
-        folders = {name: self.run.path / "attacked" / slug(name) for name in self.jobs}
-        if self.keep is not None:
-            folders[next(iter(self.jobs))] = self.keep
-        for name, folder in folders.items():
+        for name, folder in self.folders.items():
             self._make(name, folder)
-        found = shifts(folders, self.audit, self.suite, self.run.path)
+        found = shifts(self.folders, self.audit, self.suite, self.run.path)
         return RelearnRecord(key=self.run.key, shifts=list(found))
 
     def _make(self, name: str, folder: Path) -> None:
@@ -375,6 +388,12 @@ class RelearnAudit:
         return EvaluateSettings(
             metrics=metrics, **shared(self.asked, *groups, data=data), forget=forget
         )
+
+    @cached_property
+    def folders(self) -> dict[str, Path]:
+        """By model: where its attacked checkpoint is made."""
+        found = {name: self.run.path / ATTACKED / slug(name) for name in self.jobs}
+        return found if self.keep is None else {**found, next(iter(found)): self.keep}
 
     @cached_property
     def run(self) -> RunFolder:
