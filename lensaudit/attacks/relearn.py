@@ -9,8 +9,8 @@ is in float32 where theirs is in bfloat16.
 """
 
 import copy
-import shutil
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -29,7 +29,8 @@ from lensaudit.auditing.question import own_data
 from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.data.chat import pad_id
 from lensaudit.data.facts import Fact
-from lensaudit.errors import InputError
+from lensaudit.errors import InputError, LensAuditError
+from lensaudit.files import remove_files
 from lensaudit.models.checkpoint import open_model
 from lensaudit.models.device import resolve_device
 from lensaudit.models.family import open_family
@@ -40,7 +41,9 @@ from lensaudit.patching.session import Session
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results import recorded
+from lensaudit.results.integrity import answered_for
 from lensaudit.results.kinds.relearn import RelearnRecord, ScoreChange
+from lensaudit.results.manifest import MANIFEST
 from lensaudit.results.owner import check_free
 from lensaudit.results.roles import ends_as_sources
 from lensaudit.results.run_folder import RunFolder, held
@@ -294,7 +297,8 @@ class RelearnAudit:
         Raises:
             InputError: what it is.
         """
-        for run in filter(None, (self._kept, self.run)):
+        attacked = () if self.run.is_done else map(self._attacked, self.jobs)
+        for run in filter(None, (self._kept, self.run, *attacked)):
             _ = run.path  # refused where it holds something else
         for name in self.jobs:
             open_in(name, self.suite, self.run.path / "before" / slug(name))
@@ -354,7 +358,11 @@ class RelearnAudit:
             file=AUDIT,
             notice=self.notice,
         )
-        shutil.rmtree(out / ATTACKED, ignore_errors=True)
+        for folder in {*self.folders.values()} - {self.keep}:
+            with suppress(LensAuditError):  # it is gone, or somebody else's files keep it
+                remove_files(folder, [*answered_for(sealed := folder / MANIFEST), sealed])
+        with suppress(LensAuditError):
+            remove_files(out / ATTACKED, ())
         return tuple(record.shifts)
 
     def _measured(self) -> RelearnRecord:
@@ -362,6 +370,10 @@ class RelearnAudit:
             self._make(name, folder)
         found = shifts(self.folders, self.audit, self.suite, self.run.path)
         return RelearnRecord(key=self.run.key, shifts=list(found))
+
+    def _attacked(self, name: str) -> RunFolder:
+        folder = self.folders[name]
+        return self.jobs[name].folder(folder, force=self.force or folder != self.keep)
 
     def _make(self, name: str, folder: Path) -> None:
         # what an audit that was killed left in its own folder is in nobody's way

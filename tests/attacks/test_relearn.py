@@ -378,6 +378,23 @@ def otherwise(asked, **changes):
     return replace(asked, jobs=jobs, **changes)
 
 
+def test_an_audit_takes_its_own_files_alone_from_the_attacked_checkpoints(quick, tmp_path):
+    asked, scoring = quick
+    kept = tmp_path / "kept"
+    asked = replace(asked, keep=kept, work=kept / "audit")
+    notes = [asked.work / "attacked" / name for name in ("demo-retain/mine.txt", "mine.txt")]
+    scoring.append(lambda: [one.write_text("mine") for one in notes])
+    for again in (asked, replace(asked)):
+        again.found()
+        assert sorted(asked.work.glob("attacked/**/*.*")) == notes
+    replacing = otherwise(asked, force=True)
+    with pytest.raises(InputError, match=r"demo-retain: is not empty and holds no run"):
+        replacing.check()
+    notes[0].unlink()
+    replace(replacing).found()
+    assert sorted(asked.work.glob("attacked/**/*.*")) == notes[1:]
+
+
 def test_its_model_is_the_one_that_was_patched(audited, auditing, place):
     _, _, (_, work, _) = audited
     given = ("full", "retain", "data", "limit", "activations")
