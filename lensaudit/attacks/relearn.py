@@ -9,9 +9,9 @@ is in float32 where theirs is in bfloat16.
 """
 
 import copy
-import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
@@ -29,7 +29,8 @@ from lensaudit.auditing.question import own_data
 from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.data.chat import pad_id
 from lensaudit.data.facts import Fact
-from lensaudit.errors import InputError
+from lensaudit.errors import InputError, LensAuditError
+from lensaudit.files import remove_files
 from lensaudit.models.checkpoint import open_model
 from lensaudit.models.device import resolve_device
 from lensaudit.models.family import open_family
@@ -40,7 +41,9 @@ from lensaudit.patching.session import Session
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results import recorded
+from lensaudit.results.integrity import answered_for
 from lensaudit.results.kinds.relearn import RelearnRecord, ScoreChange
+from lensaudit.results.manifest import MANIFEST
 from lensaudit.results.owner import check_free
 from lensaudit.results.roles import ends_as_sources
 from lensaudit.results.run_folder import RunFolder, held
@@ -66,6 +69,7 @@ from lensaudit.training.rows import (
 from lensaudit.training.settings import FORMATS
 from lensaudit.training.train import FineTuning, Recipe, TrainingRun, train
 from lensaudit.training.trainee import Report, TrainingJob, check_apart, made_of, rate_of
+from lensaudit.turns import alone
 
 
 def relearned(
@@ -215,6 +219,8 @@ def planned(settings: RelearnSettings, *, notice: Notice = unheard) -> str:
 
 
 ATTACK = "relearn --audit"
+ATTACKED = "attacked"
+"""Folder of the attacked checkpoints, until they are scored."""
 OUTPUT_SCORES = {
     "prob": "forget_Q_A_Prob",
     "em": "exact_memorization",
@@ -292,7 +298,8 @@ class RelearnAudit:
         Raises:
             InputError: what it is.
         """
-        for run in filter(None, (self._kept, self.run)):
+        attacked = () if self.run.is_done else map(self._attacked, self.jobs)
+        for run in filter(None, (self._kept, self.run, *attacked)):
             _ = run.path  # refused where it holds something else
         for name in self.jobs:
             open_in(name, self.suite, self.run.path / "before" / slug(name))
@@ -316,13 +323,26 @@ class RelearnAudit:
 
     @ends_as_sources()
     def found(self) -> tuple[ScoreChange, ...]:
-        """The scores, read where the run is finished; the attacked checkpoints are dropped."""
-        out, first = self.run.path, next(iter(self.jobs))
+        """The scores, read where the run is finished; the attacked checkpoints are dropped.
+
+        Raises:
+            TryAgainError: another process attacks or scores in the folder.
+        """
+        out = self.run.path
         if self._kept is not None:
             # first of all: the audit's folder may lie in it, and it would be somebody else's then
-            self._make(first, self._kept.path)
+            self._make(next(iter(self.jobs)), self._kept.path)
+        if self.run.is_done and not (out / ATTACKED).exists():
+            return self._found(self.run)  # it may lie where nobody writes
+        with alone(self.keep or out):
+            # since its folder was chosen, another process may have finished a run there
+            run = replace(self.run, tell=unheard)
+            return self._found(run) if run.path == out else replace(self).found()
+
+    def _found(self, run: RunFolder) -> tuple[ScoreChange, ...]:
+        out = run.path
         record = recorded.in_folder(
-            self.run,
+            run,
             {},
             RelearnRecord,
             self._measured,
@@ -332,17 +352,22 @@ class RelearnAudit:
             file=AUDIT,
             notice=self.notice,
         )
-        shutil.rmtree(out / "attacked", ignore_errors=True)
+        for folder in {*self.folders.values()} - {self.keep}:
+            with suppress(LensAuditError):  # it is gone, or somebody else's files keep it
+                remove_files(folder, [*answered_for(sealed := folder / MANIFEST), sealed])
+        with suppress(LensAuditError):
+            remove_files(out / ATTACKED, ())
         return tuple(record.shifts)
 
     def _measured(self) -> RelearnRecord:
-        folders = {name: self.run.path / "attacked" / slug(name) for name in self.jobs}
-        if self.keep is not None:
-            folders[next(iter(self.jobs))] = self.keep
-        for name, folder in folders.items():
+        for name, folder in self.folders.items():
             self._make(name, folder)
-        found = shifts(folders, self.audit, self.suite, self.run.path)
+        found = shifts(self.folders, self.audit, self.suite, self.run.path)
         return RelearnRecord(key=self.run.key, shifts=list(found))
+
+    def _attacked(self, name: str) -> RunFolder:
+        folder = self.folders[name]
+        return self.jobs[name].folder(folder, force=self.force or folder != self.keep)
 
     def _make(self, name: str, folder: Path) -> None:
         # what an audit that was killed left in its own folder is in nobody's way
@@ -369,6 +394,12 @@ class RelearnAudit:
         return EvaluateSettings(
             metrics=metrics, **shared(self.asked, *groups, data=data), forget=forget
         )
+
+    @cached_property
+    def folders(self) -> dict[str, Path]:
+        """By model: where its attacked checkpoint is made."""
+        found = {name: self.run.path / ATTACKED / slug(name) for name in self.jobs}
+        return found if self.keep is None else {**found, next(iter(found)): self.keep}
 
     @cached_property
     def run(self) -> RunFolder:

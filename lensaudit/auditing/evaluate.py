@@ -36,7 +36,7 @@ from lensaudit.evaluation.suite import (
     result_rows,
     retain_reference,
 )
-from lensaudit.files import write_jsonl
+from lensaudit.files import make_folder, write_jsonl
 from lensaudit.groups import assumption
 from lensaudit.metrics.registry import EmptyRow, ordered, retain_names
 from lensaudit.models.checkpoint import (
@@ -51,7 +51,7 @@ from lensaudit.models.device import resolve_device
 from lensaudit.models.generation import stop_of
 from lensaudit.models.generation_settings import obeyed
 from lensaudit.models.registry import Registry, load_registry, resolve
-from lensaudit.progress import Notice, Progress, Tell, unheard
+from lensaudit.progress import FolderRemark, Notice, Progress, Tell, unheard
 from lensaudit.results.kinds.eval import EvaluationResult, MetricResult, log_name
 from lensaudit.results.locate import OF_RETAIN, PASSES
 from lensaudit.results.manifest import (
@@ -66,6 +66,7 @@ from lensaudit.results.owner import Run, check_free, claim, folder_of, known_as
 from lensaudit.results.reading import json_object
 from lensaudit.results.roles import check_roles
 from lensaudit.settings import GENERATED, path_of, plain
+from lensaudit.turns import in_turn
 
 if TYPE_CHECKING:
     from lensaudit.patching.session import Session
@@ -97,7 +98,8 @@ def evaluate_into(
 
     Finished passes are kept in the folder, so an interrupted run goes on where it was, and a metric
     that lacked its retain reference is computed anew once there is one. A result without any value
-    is one all the same: see `EvaluationResult.checked`.
+    is one all the same: see `EvaluationResult.checked`. Where another process evaluates into the
+    same folder, this one waits for it.
 
     Args:
         model: name, Hub id or folder.
@@ -113,60 +115,68 @@ def evaluate_into(
     """
     started = time.monotonic()
     metrics = ordered(settings.suite, settings.metrics)
-    to_do = open_in(model, settings, folder, notice=notice, placed=notice)
+    to_do = open_in(model, settings, folder, notice=notice)
     passes, place = to_do.passes, to_do.place
-    usual = evaluation_folder(model, settings, folder)
-    passes.folders, passes.fresh = _pass_folders(place, usual), settings.fresh
     reference = compared(settings, passes)
-    claim(place, COMMAND, (log_name(settings.suite), "results.jsonl"))
-    first = settings.retain if settings.retain_log is None and retain_names(metrics) else None
-    if first is not None:
-        notice(f"retain model {first}")
-    opened(passes)
-    if first is not None:
-        asked = tuple(retain_names(metrics))
-        theirs = replace(settings, metrics=asked, retain=None, classifier=None, reference=None)
-        found = evaluate_into(first, theirs, place / OF_RETAIN, notice=notice, progress=progress)
-        reference = found.entries
-    n_passes, done = len(counted_in(settings, passes)), itertools.count(1)
+    busy = FolderRemark(f"{place}: another process evaluates into this folder; waiting for it")
+    with in_turn(make_folder(place), lambda: notice(busy)):
+        # since its folder was chosen, another process may have finished a run there
+        place = placed_in(model, settings, folder, passes, notice).place
+        usual = evaluation_folder(model, settings, folder)
+        passes.folders, passes.fresh = _pass_folders(place, usual), settings.fresh
+        claim(place, COMMAND, (log_name(settings.suite), "results.jsonl"))
+        first = settings.retain if settings.retain_log is None and retain_names(metrics) else None
+        if first is not None:
+            notice(f"retain model {first}")
+        opened(passes)
+        if first is not None:
+            asked = tuple(retain_names(metrics))
+            theirs = replace(settings, metrics=asked, retain=None, classifier=None, reference=None)
+            found = evaluate_into(
+                first, theirs, place / OF_RETAIN, notice=notice, progress=progress
+            )
+            reference = found.entries
+        n_passes, done = len(counted_in(settings, passes)), itertools.count(1)
 
-    def finished(one: str) -> None:
-        progress(Progress(f"evaluating {model}", min(next(done), n_passes), n_passes, piece=one))
+        def finished(one: str) -> None:
+            progress(
+                Progress(f"evaluating {model}", min(next(done), n_passes), n_passes, piece=one)
+            )
 
-    passes.finished = finished
-    entries = evaluate(
-        passes,
-        settings.suite,
-        settings.metrics,
-        retain=reference,
-        empty=_empty(settings),
-        retain_value=settings.ref_value,
-    )
-    said = notes(passes, reads_of(metrics, passes, settings.suite))
-    log = write_log(place, settings.suite, entries)
-    write_jsonl(place / "results.jsonl", result_rows(settings.suite, passes, entries))
-    inputs = {
-        **inputs_of(passes),
-        **reference_of(settings, place),
-        "notes": said,
-        "metrics": {
-            one.name: {
-                "high_means": one.high_means,
-                "family": one.family,
-                "source": one.source,
-            }
-            for one in ordered(settings.suite, entries)
-        },
-    }
-    manifest(
-        COMMAND,
-        kind="eval",
-        options=_options(model, settings, folder, passes),
-        inputs=inputs,
-        device=passes.subject.conditions.device,
-        started=started,
-    ).write(place, (log.name, f"{settings.suite.upper()}_SUMMARY.json", "results.jsonl"))
-    return EvaluationResult(model, log, settings.suite, entries, tuple(said))
+        passes.finished = finished
+        entries = evaluate(
+            passes,
+            settings.suite,
+            settings.metrics,
+            retain=reference,
+            empty=_empty(settings),
+            retain_value=settings.ref_value,
+        )
+        said = notes(passes, reads_of(metrics, passes, settings.suite))
+        log = write_log(place, settings.suite, entries)
+        write_jsonl(place / "results.jsonl", result_rows(settings.suite, passes, entries))
+        inputs = {
+            **inputs_of(passes),
+            **reference_of(settings, place),
+            "notes": said,
+            "metrics": {
+                one.name: {
+                    "high_means": one.high_means,
+                    "family": one.family,
+                    "source": one.source,
+                }
+                for one in ordered(settings.suite, entries)
+            },
+        }
+        manifest(
+            COMMAND,
+            kind="eval",
+            options=_options(model, settings, folder, passes),
+            inputs=inputs,
+            device=passes.subject.conditions.device,
+            started=started,
+        ).write(place, (log.name, f"{settings.suite.upper()}_SUMMARY.json", "results.jsonl"))
+        return EvaluationResult(model, log, settings.suite, entries, tuple(said))
 
 
 @dataclass(frozen=True)

@@ -24,12 +24,15 @@ from lensaudit.auditing.question import asked_of_eval
 from lensaudit.auditing.settings import AuditSettings
 from lensaudit.data.chat import Encoding
 from lensaudit.data.facts import answered
-from lensaudit.errors import InputError
+from lensaudit.errors import InputError, TryAgainError
 from lensaudit.meta.runs import prepare_robustness
 from lensaudit.meta.settings import RobustnessSettings
 from lensaudit.models.checkpoint import open_model
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.patching.settings import PatchSettings
+from lensaudit.results.kinds.relearn import ScoreChange
+from lensaudit.results.manifest import manifest
+from lensaudit.results.run_folder import seal
 from lensaudit.sweep.plan import UnitConditions, planned, relearned_rows, relearning_of
 from lensaudit.training.embedded import of_embedded_family
 from lensaudit.training.rows import finetune_batches, load_rows, rows_hash
@@ -308,6 +311,88 @@ def test_an_audit_that_was_killed_before_its_scores_gives_way_to_another(
             RelearnAudit(jobs=asked, asked=auditing, work=work, keep=kept, force=True).found()
     ((first,), (second,)) = made
     assert first["inputs"]["key"] != second["inputs"]["key"]
+
+
+SCORED = ScoreChange(model="demo/masked_upper", before={"uds": 0.0}, after={"uds": 0.0})
+
+
+def untrained(job, out, report=None, *, force=False):
+    """A sealed folder, as of a training: nothing is trained, and what is there stays."""
+    if not job.folder(out, force=force).is_done:
+        job.begin(job.folder(out, force=force))
+        (out / "config.json").write_text("{}")
+        made = manifest(
+            "relearn", kind="checkpoint", options={}, inputs={}, device="cpu", started=0.0
+        )
+        seal(out, made, key=job.key, files=["config.json"])
+
+
+@pytest.fixture
+def quick(auditing, tmp_path, monkeypatch):
+    """An audit that trains and scores nothing, and what it does, once, instead of scoring."""
+    scoring = []
+
+    def shifts(*given):
+        while scoring:
+            scoring.pop()()
+        return [SCORED]
+
+    monkeypatch.setattr(room, "shifts", shifts)
+    monkeypatch.setattr(RelearnJob, "make", untrained)
+    jobs = {name: job_of(name) for name in ("demo/masked_upper", "demo/retain")}
+    return RelearnAudit(jobs=jobs, asked=auditing, work=tmp_path / "work"), scoring
+
+
+@pytest.mark.parametrize("keep", [None, "kept"])
+def test_an_audit_leaves_the_checkpoints_that_another_one_scores(quick, keep, tmp_path):
+    asked, scoring = quick
+    if keep is not None:
+        asked = replace(asked, keep=tmp_path / keep, work=tmp_path / keep / "audit")
+    there = asked.work / "attacked" / "demo-retain" / "config.json"
+
+    def another():
+        with pytest.raises(TryAgainError, match="another process works in it"):
+            replace(asked).found()
+        assert there.exists()
+
+    scoring.append(another)
+    assert asked.found() == (SCORED,)
+    assert not there.exists()
+    assert (asked.keep is None) or (asked.keep / "config.json").exists()
+
+
+def test_an_audit_goes_beside_one_that_ended_after_its_folder_was_chosen(quick):
+    asked, _ = quick
+    asked.check()
+    assert asked.run.path == asked.work
+    otherwise(asked).found()
+    theirs = (asked.work / "manifest.json").read_text()
+    asked.found()
+    assert (asked.work / "manifest.json").read_text() == theirs
+    assert (asked.work.with_name(f"work-{asked.run.key[:8]}") / "audit.json").exists()
+
+
+def otherwise(asked, **changes):
+    """The same models attacked by other settings."""
+    jobs = {name: replace(job, settings=SMALL) for name, job in asked.jobs.items()}
+    return replace(asked, jobs=jobs, **changes)
+
+
+def test_an_audit_takes_its_own_files_alone_from_the_attacked_checkpoints(quick, tmp_path):
+    asked, scoring = quick
+    kept = tmp_path / "kept"
+    asked = replace(asked, keep=kept, work=kept / "audit")
+    notes = [asked.work / "attacked" / name for name in ("demo-retain/mine.txt", "mine.txt")]
+    scoring.append(lambda: [one.write_text("mine") for one in notes])
+    for again in (asked, replace(asked)):
+        again.found()
+        assert sorted(asked.work.glob("attacked/**/*.*")) == notes
+    replacing = otherwise(asked, force=True)
+    with pytest.raises(InputError, match=r"demo-retain: is not empty and holds no run"):
+        replacing.check()
+    notes[0].unlink()
+    replace(replacing).found()
+    assert sorted(asked.work.glob("attacked/**/*.*")) == notes[1:]
 
 
 def test_its_model_is_the_one_that_was_patched(audited, auditing, place):

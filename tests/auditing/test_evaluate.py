@@ -1,6 +1,7 @@
 import dataclasses
 import json
 import shutil
+from contextvars import Context
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import lensaudit as la
+from lensaudit.auditing import evaluate as room
 from lensaudit.auditing.calls import evaluated
 from lensaudit.auditing.evaluate import evaluate_into, open_in, run_in, run_of
 from lensaudit.auditing.question import own_data
@@ -216,6 +218,51 @@ def test_no_value_at_all_is_a_result_that_can_be_refused(tmp_path):
     assert (tmp_path / "out" / "TOFU_EVAL.json").exists()
     with pytest.raises(WorkError, match="no metric has a value; no retain model"):
         found.checked()
+
+
+def once(monkeypatch, name, work):
+    """Do something, the first time, after a step of an evaluation."""
+    step, left = getattr(room, name), [work]
+
+    def then(*given):
+        found = step(*given)
+        while left:
+            left.pop()()
+        return found
+
+    monkeypatch.setattr(room, name, then)
+
+
+class Waits(Exception):
+    """Another process would be waited for."""
+
+
+def test_an_evaluation_waits_for_another_that_writes_into_its_folder(tmp_path, monkeypatch):
+    out = tmp_path / "out"
+
+    def heard(line):
+        if "another process evaluates into this folder" in line:
+            raise Waits
+
+    def another():
+        with pytest.raises(Waits):  # as of another process: in this one it has no turn
+            Context().run(evaluate_into, "demo/graddiff", ASKED, out, notice=heard)
+
+    once(monkeypatch, "write_log", another)
+    found = evaluate_into("demo/npo", ASKED, out)
+    assert is_same_run("demo/npo", ASKED, out)
+    assert read_log(out).entries["forget_Q_A_Prob"].value == found.summary["forget_Q_A_Prob"]
+
+
+def test_an_evaluation_spares_a_result_that_came_after_its_folder_was_chosen(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    other, told = replace(ASKED, limit=3), []
+    once(monkeypatch, "compared", lambda: evaluate_into("demo/npo", other))
+    found = evaluate_into("demo/npo", ASKED, notice=told.append)
+    (usual, own) = sorted(Path("experiments/out").iterdir())
+    assert found.folder == own
+    assert is_same_run("demo/npo", other, usual)
+    assert [one.partition(" (")[0] for one in told] == [f"{usual}: holds the result of another run"]
 
 
 def test_a_log_that_does_not_fit_is_refused_by_run_and_plan_before_anything_is_written(tmp_path):
