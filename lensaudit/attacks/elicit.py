@@ -25,8 +25,9 @@ from lensaudit.attacks.arm import (
 )
 from lensaudit.attacks.probes import ProbeKind, probe_of, share_of, statement
 from lensaudit.attacks.registry import ATTACKS, Attack, Tier, attack
-from lensaudit.data.facts import FURTHER, Fact
+from lensaudit.data.facts import Fact
 from lensaudit.data.matching import gives_away, mentions
+from lensaudit.data.tables import FURTHER
 from lensaudit.errors import InputError, WorkError
 from lensaudit.evaluation.forward import JAILBREAK
 from lensaudit.models.bridge import DTYPES, bridge_from

@@ -92,7 +92,7 @@ def gaps(source: Exposure, retains: Sequence[Exposure]) -> Float[Tensor, "kept c
     return own - sum(others[1:], start=others[0]) / len(others)
 
 
-def name_facts(found: Sequence[Float[Tensor, " _"] | None], *, level: float = FDR) -> Named:
+def name_facts(found: Sequence[Float[Tensor, " _"] | None]) -> Named:
     """Name facts from D of their candidates, the true entity first; None: not scored.
 
     Facts may have different numbers of candidates. Those with fewer than `ENOUGH` placebos are left
@@ -108,12 +108,12 @@ def name_facts(found: Sequence[Float[Tensor, " _"] | None], *, level: float = FD
         reason = "no fact has a placebo" if alone else "no attack that counts compares candidates"
         named = (none, none, "none", reason)
     elif 2 * len(enough) > len(scored):
-        named = _by_rank(enough, none, level)
+        named = _by_rank(enough, none)
     else:
-        named = _by_decoy(scored, none, level)
+        named = _by_decoy(scored, none)
     p, q, method, reason = named
     statistic = tuple(None if d is None else float(d[0]) for d in found)
-    return Named(statistic, tuple(p), tuple(q), method, level, reason)
+    return Named(statistic, tuple(p), tuple(q), method, FDR, reason)
 
 
 Scored = Mapping[int, Float[Tensor, " _"]]
@@ -123,14 +123,14 @@ Found = tuple[Marks, Marks, Method, str | None]
 """p, q, how they were found, and why no fact can be named."""
 
 
-def _by_rank(facts: Scored, none: Marks, level: float) -> Found:
+def _by_rank(facts: Scored, none: Marks) -> Found:
     given = [(1 + int((d[1:] >= d[0]).sum())) / len(d) for d in facts.values()]
     null = _share_unknown(given)
     p, q = none.copy(), none.copy()
     for at, one, adjusted in zip(facts, given, false_discovery_control(given), strict=True):
         p[at], q[at] = one, null * float(adjusted)
     smallest = 1 / max(map(len, facts.values()))
-    wanted, reason = math.ceil(null * smallest * len(given) / level - 1e-9), None
+    wanted, reason = math.ceil(null * smallest * len(given) / FDR - 1e-9), None
     if wanted > len(given):
         reason = f"a p-value is at least {smallest:.3g}; {wanted} facts would be needed"
     return p, q, "benjamini-hochberg", reason
@@ -147,7 +147,7 @@ def _share_unknown(p: Sequence[float]) -> float:
     return min(1.0, (1 + sum(one > _NULL_FROM for one in p)) / (len(p) * (1 - _NULL_FROM)))
 
 
-def _by_decoy(facts: Scored, none: Marks, level: float) -> Found:
+def _by_decoy(facts: Scored, none: Marks) -> Found:
     """By decoys, with W = D(true) - D(decoy) > 0: q = min_{t <= W} (1 + #{W <= -t}) / #{W >= t}."""
     gaps = np.array([float(d[0] - d[1]) for d in facts.values()])
     q, best = none.copy(), 1.0
@@ -156,7 +156,7 @@ def _by_decoy(facts: Scored, none: Marks, level: float) -> Found:
             best = min(best, float((1 + (gaps <= -gap).sum()) / (gaps >= gap).sum()))
         q[at] = best
     reason = None
-    if 1 / len(facts) > level:
-        wanted = math.ceil(1 / level)
+    if 1 / len(facts) > FDR:
+        wanted = math.ceil(1 / FDR)
         reason = f"{len(facts)} facts with fewer than {ENOUGH} placebos; {wanted} would be needed"
     return none, q, "target-decoy", reason

@@ -25,9 +25,10 @@ from lensaudit.attacks.result import WorstResult
 from lensaudit.attacks.settings import ControlArm, Relearning, WorstSettings, relearning_for
 from lensaudit.data.candidates import Shots, facts_of, shots_of
 from lensaudit.data.chat import Template, thinks
-from lensaudit.data.facts import FURTHER, Fact, answered, told_rows
+from lensaudit.data.facts import Fact, answered, told_rows
 from lensaudit.data.neutral import neutral_of
 from lensaudit.data.rendering import CannotRender
+from lensaudit.data.tables import FURTHER
 from lensaudit.errors import InputError
 from lensaudit.files import write_csv, write_jsonl
 from lensaudit.groups import is_own

@@ -16,6 +16,7 @@ from lensaudit.data.rows import (
     sound_rows,
     texts_of,
 )
+from lensaudit.data.tables import FURTHER, LISTS
 from lensaudit.groups import (
     Group,
     group_of,
@@ -115,13 +116,6 @@ def answered(question: str, answer: str, prefix: str | None = None) -> Fact:
 
 
 _ASKED = ("idx", "question", "answer", "prefix", "entity", "group")
-FURTHER = {
-    "aliases": "aliases",
-    "translated_question": "translations",
-    "two_hop": "two_hop",
-    "two_hop_answer": "two_hop_answers",
-}
-"""Columns of a row that attacks ask or look for, and the fields of a fact that hold them."""
 
 
 def load_facts(path: Place) -> list[Fact]:
@@ -184,13 +178,6 @@ def _fact_problems(row: Any) -> list[str]:
         return [f"prefix {brief(prefix)} is not a prefix of the answer {brief(answer)}"]
     found = row[key].strip() in answer.removeprefix(prefix)
     return [] if found else [f"{key} {brief(row[key])} is not in the answer after the prefix"]
-
-
-LISTS = (
-    *("paraphrased_question", "paraphrased_answer", "perturbed_answer", "placebos"),
-    *FURTHER,
-)
-"""Fields that may hold several texts."""
 
 
 def list_problems(row: Any, names: Iterable[str]) -> list[str]:

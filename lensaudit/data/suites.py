@@ -6,8 +6,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from lensaudit.data.facts import EMBEDDED, LISTS, Fact, candidate_problems, list_problems
+from lensaudit.data.facts import EMBEDDED, Fact, candidate_problems, list_problems
 from lensaudit.data.rows import hub_rows, numbered, read_values, row_problems, sound_rows, texts_of
+from lensaudit.data.tables import LISTS
 from lensaudit.data.tofu import DEMO, TOFU_HUB, with_authors
 from lensaudit.errors import InputError
 from lensaudit.groups import group_of, own_group, spread

@@ -11,9 +11,18 @@ from lensaudit.text import parse_json
 
 TABLES = {".csv": ",;\t|", ".tsv": "\t", ".tab": "\t"}
 """Suffix -> signs of which one stands between the cells of a line."""
-_JSON = ("idx", "paraphrased_question", "paraphrased_answer", "perturbed_answer", "placebos")
-_JSON += ("aliases", "translated_question", "two_hop", "two_hop_answer")
-"""Columns whose cells are a number or a list of texts, in JSON."""
+FURTHER = {
+    "aliases": "aliases",
+    "translated_question": "translations",
+    "two_hop": "two_hop",
+    "two_hop_answer": "two_hop_answers",
+}
+"""Columns of a row that attacks ask or look for, and the fields of a fact that hold them."""
+LISTS = (
+    *("paraphrased_question", "paraphrased_answer", "perturbed_answer", "placebos"),
+    *FURTHER,
+)
+"""Fields that may hold several texts; in a table a list of them, in JSON."""
 
 
 def table_rows(text: str, signs: str) -> tuple[list[tuple[str, Any]], list[str]]:
@@ -39,7 +48,7 @@ def _cell(name: str, text: Any) -> Any:
         # beside idx a number alone is a text, as a year
         return (
             parse_json(text)
-            if name in _JSON and (name == "idx" or text.strip("-.0123456789 "))
+            if name == "idx" or (name in LISTS and text.strip("-.0123456789 "))
             else text
         )
     return text

@@ -19,9 +19,10 @@ from lensaudit.data.annotate import (
     read_review,
     write_review,
 )
-from lensaudit.data.facts import FURTHER, Fact, validate
+from lensaudit.data.facts import Fact, validate
 from lensaudit.data.relations import Relation, labelled, relations_of
 from lensaudit.data.rows import read_rows, row_idx, texts_of
+from lensaudit.data.tables import LISTS
 from lensaudit.errors import InputError
 from lensaudit.evaluation.settings import AnnotationSettings
 from lensaudit.files import (
@@ -36,11 +37,7 @@ from lensaudit.groups import assumption
 from lensaudit.text import parse_json
 
 FULL_WRONG, GENERAL = "full_wrong", "general_knowledge"
-CARRIED = (
-    *("paraphrased_question", "paraphrased_answer", "perturbed_answer", "placebos"),
-    *FURTHER,
-    *("set", "source", "full_output", "retain_output"),
-)
+CARRIED = (*LISTS, "set", "source", "full_output", "retain_output")
 """What else a row may say; no span depends on it."""
 
 
