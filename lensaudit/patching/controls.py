@@ -82,14 +82,17 @@ def controls_of(session: Session) -> Neutral:
             raise InputError(
                 f"{name}: {misfit}, and there is nothing to fit a map on: {neutral.why}"
             )
-    settings = session.settings
+    settings, apart = session.settings, uncompared(session)
+    if session.retains and (apart or settings.score != "uds"):
+        why = apart or f"--score {settings.score}: their depth is no part of it"
+        session.notice(f"--retain: further models are left out ({why})")
     # a map that is asked for by name, or without which there is nothing, is refused before any work
     needed = [
         one
         for one in session.sources.values()
         if settings.align not in ("auto", "none") or session.misfit(one) is not None
     ]
-    if needed and settings.score == "uds" and uncompared(session) is None:
+    if needed and settings.score == "uds" and apart is None:
         rows = session.encode(neutral.fit)
         for one in needed:
             rows_for_map(session, rows, one, one.d_model)
@@ -143,6 +146,8 @@ def examined(
         InputError: alignment was asked for by name and the rows do not suffice.
     """
     examination = _Examination(session, outcomes[0].s1, neutral)
+    if examination.further:
+        examination.read_further()
     if examination.unfit is None:
         examination.compute(outcomes)
     return {one.source: examination.of(one) for one in outcomes}
@@ -178,8 +183,9 @@ class _Examination:
         self.rows, self.ordinary, self.to_fit = map(
             session.encode, (neutral.validity, neutral.ordinary, neutral.fit)
         )
-        further = {one.weights: one for one in session.retains.values()}
-        self.further, self.retains = further, {session.retain.weights: session.retain} | further
+        apart = uncompared(session)
+        self.further = {} if apart else {one.weights: one for one in session.retains.values()}
+        self.retains = {session.retain.weights: session.retain} | self.further
         weights = s1.where(s1 > tau, 0.0).double().mean(0) * (s1.double().mean(0) > tau)
         self.columns = weights.nonzero().flatten().tolist()
         self.layers = [self.settings.at_layers[at] for at in self.columns]
@@ -187,7 +193,7 @@ class _Examination:
         # streams are compared, of layers that encode the forget set
         encoded_nowhere = f"the mean S1 of all rows exceeds tau = {tau:g} at no layer"
         no_layer = None if self.layers else encoded_nowhere
-        self.unfit = uncompared(session) or no_layer or neutral.why or None
+        self.unfit = apart or no_layer or neutral.why or None
         # by weights: rows that are cached, whole sets, so that one cache of `full` serves every
         # source; and those of them that `full` and the source both still say
         self.cached: dict[str, tuple[Encoded, ...]] = {}
@@ -207,6 +213,7 @@ class _Examination:
                 unexamined(self.unfit or "no example could be scored"),
                 outputs=outputs,
                 told=told,
+                floor=self._floor(None),
                 ci90=ci90,
             )
         why = self.unmapped.get(one.source)
@@ -215,13 +222,19 @@ class _Examination:
             aligned=self._aligned(source, one.depth.uds) if why is None else unaligned(why),
             outputs=outputs,
             told=told,
-            floor=self._floor(source.d_model) if why is None and self.further else None,
+            floor=self._floor(source.d_model if why is None else None),
             ci90=ci90,
             weakest=weakest_of(one.s1, one.depth, one.encoded, self.settings.at_layers),
         )
 
+    def read_further(self) -> None:
+        """The further never-trained models as they are: neither rows nor maps are needed."""
+        rows = self.session.encoded
+        streams = {w: self.session.streams(one, rows) for w, one in self.further.items()}
+        self.session.fill(rows, streams, self.settings.at_layers)
+
     def compute(self, outcomes: Sequence[Outcome]) -> None:
-        """Every forward pass and every sweep that the numbers need."""
+        """Every forward pass and every sweep that the other numbers need."""
         session, carried = self.session, list[Checkpoint]()
         for rows in (self.rows, self.ordinary):
             self._alike(session.full, rows)
@@ -244,9 +257,6 @@ class _Examination:
             streams[others.key] = others.of(session.streams(session.full, cached))
             only[others.key] = set().union(*only.values())
             session.fill(cached, streams, self.layers, only=only)
-        if carried:  # the further never-trained models as they are
-            further = {w: session.streams(one, session.encoded) for w, one in self.further.items()}
-            session.fill(session.encoded, further, self.settings.at_layers)
         for width in dict.fromkeys(one.d_model for one in carried):
             sources = {one.weights: one for one in carried if one.d_model == width}
             self._fill_aligned(width, list(sources.values()))
@@ -528,23 +538,32 @@ class _Examination:
         self.far[model.weights, width] = mean = torch.cat(found, dim=1).mean(1)
         return mean
 
-    def _floor(self, width: int) -> Floor | None:
-        """Depth of each retain model on the others' scale; plain of those beside the anchor."""
-        s1 = {weights: self._deltas(one, width) for weights, one in self.retains.items()}
-        scales = {
-            weights: torch.stack([other for w, other in s1.items() if w != weights]).mean(0)
-            for weights in s1
-        }
-        known = [float(self._depth(scales[w], own).uds.nanmean()) for w, own in s1.items()]
-        if not all(map(math.isfinite, known)):
+    def _floor(self, width: int | None) -> Floor | None:
+        """Plain depth of further retain models; through maps, of each on the others' scale."""
+        if not self.further:
             return None
         rows, layers = self.session.encoded, self.settings.at_layers
         plain = (
             _mean(self._depth(self.s1, self.session.read(weights, rows, layers)).uds)
             for weights in self.further
         )
-        uds = tuple(one for one in plain if one is not None)
-        return Floor(min(known), max(known), len(known), uds, tuple(known[1:]))
+        uds, known = tuple(one for one in plain if one is not None), self._known(width)
+        if not (uds or known):
+            return None
+        low, high = min(known, default=None), max(known, default=None)
+        return Floor(low, high, len(self.retains), uds, tuple(known[1:]))
+
+    def _known(self, width: int | None) -> list[float]:
+        """Aligned depth of each retain model; none where no map was fitted."""
+        if width is None:
+            return []
+        s1 = {weights: self._deltas(one, width) for weights, one in self.retains.items()}
+        scales = {
+            weights: torch.stack([other for w, other in s1.items() if w != weights]).mean(0)
+            for weights in s1
+        }
+        known = [float(self._depth(scales[w], own).uds.nanmean()) for w, own in s1.items()]
+        return known if all(map(math.isfinite, known)) else []
 
 
 def measured(

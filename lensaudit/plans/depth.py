@@ -115,7 +115,7 @@ def plan_of(
         len(session.unscored),
         len(caches) * len(encoded),
     )
-    models = [("full", session.full), *(("retain", one) for one in session.never[:1])]
+    models = [("full", session.full), *(("retain", one) for one in session.never)]
     models += [("source", source) for source in session.sources.values()]
     lost = f" ({n_lost} unscored: lost in tokenisation)" if n_lost else ""
     lines = [
@@ -207,15 +207,16 @@ def _bytes_cached(session: Session, neutral: Neutral) -> int:
     sources = {one.weights: one for one in (full, *session.sources.values())}
     reads = [(one, rows) for one in sources.values() if len(rows) >= FEWEST_VALIDITY_ROWS]
     wanted: list[tuple[Checkpoint, tuple[Encoded, ...], Positions]] = []
+    models = session.never[1:]
     if settings.align != "none":
         scored[full.weights] = sum(scored.values())  # whatever is patched in, `full` is read
         models = (*sources.values(), *session.never)
-        reads += [(one, session.encoded) for one in models if not scored.get(one.weights)]
         with suppress(InputError):  # too few rows for a map
             wanted.extend(
                 (full, rows_for_map(session, to_fit, one, one.d_model)[0], "all")
                 for one in sources.values()
             )
+    reads += [(one, session.encoded) for one in models if not scored.get(one.weights)]
     for one, them in reads:
         match, positions = session.read_of(one, them)
         wanted.append((one, match.rows, positions))

@@ -303,7 +303,7 @@ def depth_of(
     # what models say, where those that never knew lie, what was lost of facts to keep
     beside = {
         "outputs": part(run.summary, "outputs"),
-        "floor": floor and [floor.low, floor.high],
+        "floor": floor and floor.aligned and [floor.low, floor.high],
         "collateral": part(run.summary, "collateral"),
     }
     extra = {name: one for name, one in beside.items() if one}

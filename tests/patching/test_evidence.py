@@ -25,12 +25,13 @@ from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import load_tokenizer
 from lensaudit.patching import session as module
 from lensaudit.patching.alignment import one_a_group, one_direction, without_shared
-from lensaudit.patching.controls import examined, weakest_of
+from lensaudit.patching.controls import controls_of, examined, weakest_of
 from lensaudit.patching.oracle import layer_deltas
 from lensaudit.patching.outcome import outcome_of, summary_of
 from lensaudit.patching.prepare import prepare
 from lensaudit.patching.session import Session
 from lensaudit.patching.settings import PatchSettings
+from lensaudit.plans.depth import planned
 from lensaudit.scores.depth import depth_score
 from lensaudit.verdict.collect import judge_run, verdicts
 from lensaudit.verdict.views import read_calibration
@@ -191,6 +192,33 @@ def test_further_retain_models_make_a_floor(bench):
     assert one.floor.low <= one.floor.aligned[0] <= one.floor.high
     assert 0.7 < one.floor.uds[0] < 1
     assert word(audit, found, "retain_turned", one).code in ("erased", "undecided")
+
+
+@pytest.mark.parametrize("rows", ["none", "no map"])
+def test_further_retain_models_have_a_plain_depth_without_a_map(bench, rows):
+    audit, found, neutral, _ = bench
+    audit = replace(audit, retains={"never": checkpoint_of("demo/never")})
+    there = Neutral((), (), why="no rows are known") if rows == "none" else neutral
+    one = examined_alone(audit, found, there, "never", align="none")
+    # what `never` reads as a source, it reads as a further model
+    wanted = next(one.uds for one in found.outcomes if one.source == "demo/never")
+    assert one.floor.uds == pytest.approx((wanted,))
+    assert (one.floor.low, one.floor.high, one.floor.n_models) == (None, None, 2)
+    assert one.floor.aligned == ()
+    named = planned(audit, there).lines[0]
+    assert named.startswith("models: full demo/full, retain demo/retain, retain demo/never, source")
+
+
+def test_further_retain_models_that_no_stream_is_compared_with_are_told(bench):
+    audit, said = bench[0], []
+    audit = replace(audit, retains={"never": checkpoint_of("demo/never")}, notice=said.append)
+    for asked in ({"component": "mlp"}, {"score": "em"}):
+        controls_of(audit.under(**asked))
+    left_out = "--retain: further models are left out"
+    assert said == [
+        f"{left_out} (component mlp: streams are compared for resid only)",
+        f"{left_out} (--score em: their depth is no part of it)",
+    ]
 
 
 def test_what_fits_neither_before_nor_after_a_map_is_unreadable(bench, monkeypatch):

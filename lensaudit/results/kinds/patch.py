@@ -291,14 +291,14 @@ class Told:
 class Floor:
     """Depth of never-trained models on each other's scale."""
 
-    low: Number
-    """Of the aligned depth."""
-    high: Number
+    low: Number | None
+    """Of the aligned depth; None where no map was fitted."""
+    high: Number | None
     n_models: Whole
     uds: tuple[Number, ...]
     """Plain depth of those beside the anchor, on its scale."""
     aligned: tuple[Number, ...]
-    """Aligned depth of the same, each on the scale of all others."""
+    """Aligned depth of the same, each on the scale of all others; none without a map."""
 
 
 Code = Literal[
