@@ -139,10 +139,16 @@ def evaluate_into(
             notice(f"retain model {first}")
         opened(passes)
         if first is not None:
-            asked = tuple(retain_names(metrics))
-            theirs = replace(settings, metrics=asked, retain=None, classifier=None, reference=None)
-            found = evaluate_into(first, theirs, place / RETAIN, notice=notice, progress=progress)
-            reference = found.entries
+            theirs = replace(
+                settings,
+                metrics=tuple(retain_names(metrics)),
+                retain=None,
+                classifier=None,
+                reference=None,
+            )
+            reference = evaluate_into(
+                first, theirs, place / RETAIN, notice=notice, progress=progress
+            ).entries
         n_passes, done = len(counted_in(settings, passes)), itertools.count(1)
 
         def finished(one: str) -> None:
@@ -162,24 +168,23 @@ def evaluate_into(
         said = notes(passes, reads_of(metrics, passes, settings.suite))
         log = write_log(place, settings.suite, entries)
         write_jsonl(place / "results.jsonl", result_rows(settings.suite, passes, entries))
-        inputs = {
-            **inputs_of(passes),
-            **reference_of(settings, place),
-            "notes": said,
-            "metrics": {
-                one.name: {
-                    "high_means": one.high_means,
-                    "family": one.family,
-                    "source": one.source,
-                }
-                for one in ordered(settings.suite, entries)
-            },
-        }
         manifest(
             COMMAND,
             kind="eval",
             options=_options(model, settings, folder, passes),
-            inputs=inputs,
+            inputs={
+                **inputs_of(passes),
+                **reference_of(settings, place),
+                "notes": said,
+                "metrics": {
+                    one.name: {
+                        "high_means": one.high_means,
+                        "family": one.family,
+                        "source": one.source,
+                    }
+                    for one in ordered(settings.suite, entries)
+                },
+            },
             device=passes.subject.conditions.device,
             started=started,
         ).write(place, (log.name, f"{settings.suite.upper()}_SUMMARY.json", "results.jsonl"))
