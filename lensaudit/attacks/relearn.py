@@ -307,14 +307,17 @@ class RelearnAudit:
     @ends_as_sources()
     def plan(self) -> str:
         """What would be done, in lines."""
-        first, *others = jobs = list(self.jobs.values())
-        kept, trained, lines = self._kept, jobs, list[str]()
+        first, *others = self.jobs
+        kept, trained, lines = self._kept, [first, *others], list[str]()
         if kept is not None:
             trained, there = others, held(kept.path, "model")
-            lines = [there] if kept.is_done else first.plan(kept.path)
+            lines = [there] if kept.is_done else self.jobs[first].plan(kept.path)
 
         def scoring() -> str:
-            told = [line for job in trained for line in job.plan(None)]
+            told = list[str]()
+            for name in trained:
+                is_there, there = self._attacked(name).is_done, held(self.folders[name], "model")
+                told += [there] if is_there else self.jobs[name].plan(None)
             names = " and ".join(self.jobs)
             told.append(f"scores of {names} before and after; writes {self.run.path / AUDIT}")
             return "\n".join(told)

@@ -155,24 +155,23 @@ def evaluate_into(
         said = notes(passes, reads_of(metrics, passes, settings.suite))
         log = write_log(place, settings.suite, entries)
         write_jsonl(place / "results.jsonl", result_rows(settings.suite, passes, entries))
-        inputs = {
-            **inputs_of(passes),
-            **reference_of(settings, place),
-            "notes": said,
-            "metrics": {
-                one.name: {
-                    "high_means": one.high_means,
-                    "family": one.family,
-                    "source": one.source,
-                }
-                for one in ordered(settings.suite, entries)
-            },
-        }
         manifest(
             COMMAND,
             kind="eval",
             options=_options(model, settings, folder, passes),
-            inputs=inputs,
+            inputs={
+                **inputs_of(passes),
+                **reference_of(settings, place),
+                "notes": said,
+                "metrics": {
+                    one.name: {
+                        "high_means": one.high_means,
+                        "family": one.family,
+                        "source": one.source,
+                    }
+                    for one in ordered(settings.suite, entries)
+                },
+            },
             device=passes.subject.conditions.device,
             started=started,
         ).write(place, (log.name, f"{settings.suite.upper()}_SUMMARY.json", "results.jsonl"))

@@ -154,13 +154,7 @@ class TraitModel:
             of: how many are wanted in all; None: these.
         """
         ledger = Ledger(log, kind, {}, notice=self.notice)
-
-        def asked_in(line: Mapping[str, Any]) -> str:
-            return digest({k: one for k, one in line.items() if k not in ("text", *aside)})
-
-        texts = {asked_in(row): row["text"] for row in ledger.rows}
-        known = {key: texts.get(asked_in(ask.line)) for key, ask in asks.items()}
-        found = {key: text for key, text in known.items() if text is not None}
+        found = said_in(ledger, asks, aside)
         for said in self._said({key: one for key, one in asks.items() if key not in found}, edits):
             ledger.append({**asks[key].line, "text": one} for key, one in said.items())
             found |= said
@@ -199,6 +193,17 @@ class TraitModel:
             )
             texts = (tokenizer.decode(list(ids), skip_special_tokens=True).strip() for ids in said)
             yield dict(zip(keys, texts, strict=True))
+
+
+def said_in(ledger: Ledger, asks: Mapping[str, Ask], aside: tuple[str, ...] = ()) -> dict[str, str]:
+    """The answers that a ledger has, by the key of a question; `aside` as of `answers`."""
+
+    def asked_in(line: Mapping[str, Any]) -> str:
+        return digest({k: one for k, one in line.items() if k not in ("text", *aside)})
+
+    texts = {asked_in(row): row["text"] for row in ledger.rows}
+    known = {key: texts.get(asked_in(ask.line)) for key, ask in asks.items()}
+    return {key: text for key, text in known.items() if text is not None}
 
 
 def written(trait: Trait) -> list[ContrastSample]:

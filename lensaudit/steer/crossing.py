@@ -46,6 +46,7 @@ from lensaudit.steer.evaluate import (
     Steering,
     asked_trait,
     check_judged,
+    kept_by,
     levels_of,
     paired_gaps,
 )
@@ -124,6 +125,7 @@ class Crossing:
             f"{settings.name}: {len(self.jobs)} traits asked under {n_steered} directions, "
             f"{n_random} random ones for each and none = {n_answers} answers of at most "
             f"{settings.max_new_tokens} tokens, {2 * n_answers} judgements by {settings.judge}"
+            f"{kept_by(*self.jobs)}"
         )
 
     def run(self, progress: Tell) -> tuple[TraitMatrix, Path]:

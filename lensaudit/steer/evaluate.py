@@ -38,6 +38,7 @@ from lensaudit.results.kinds.steering import (
     LayerSweep,
     SteeredScore,
 )
+from lensaudit.results.ledger import Ledger
 from lensaudit.results.reading import document
 from lensaudit.results.run_folder import LogFolder
 from lensaudit.results.run_log import tell_replaced
@@ -45,7 +46,7 @@ from lensaudit.scores.intervals import clustered_mean
 from lensaudit.scores.means import mean_known
 from lensaudit.scores.stats import spearman
 from lensaudit.settings import Where, plain
-from lensaudit.steer.asking import Ask, TraitModel
+from lensaudit.steer.asking import Ask, TraitModel, said_in
 from lensaudit.steer.correlations import pearson, varied
 from lensaudit.steer.estimators import LAYER_CONVENTION, SteeringVector, load_vector
 from lensaudit.steer.generate import Edits, adding
@@ -360,6 +361,10 @@ class Steering(TraitModel):
             for (at, text), n in pairs
         }
 
+    def log_of(self, level: Level) -> Path:
+        """File of the answers under a setting."""
+        return self.folder / "responses" / f"{level.name}.jsonl"
+
     @property
     def files(self) -> tuple[str, str]:
         """Names of the results and of their manifest."""
@@ -419,7 +424,7 @@ class Steering(TraitModel):
             f"{settings.name}: {len(self.rows)} settings x {n_questions} questions "
             f"of {self.trait.name} x {settings.n_rollouts} rollouts = {n_answers} answers of at "
             f"most {settings.max_new_tokens} tokens, {2 * n_answers} judgements by "
-            f"{settings.judge}"
+            f"{settings.judge}{kept_by(self)}"
         )
 
     def run(self, progress: Tell) -> tuple[CoefficientSweep | LayerSweep, Path]:
@@ -592,6 +597,22 @@ def sweep(job: Steering, made: Mapping[str, Any]) -> LayerSweep:
     )
 
 
+ANSWERS = "answers"
+"""Kind of the ledgers of answers."""
+ASIDE = ("coefficient", "layer")
+"""Left out of what an answer depends on: the baseline adds nothing and is one for all vectors."""
+
+
+def kept_by(*jobs: Steering) -> str:
+    """How many answers are there already, as a plan says it; nothing where none is."""
+    n = sum(
+        len(said_in(Ledger(job.log_of(one), ANSWERS, {}), job.asks(one), ASIDE))
+        for job in jobs
+        for one in job.rows
+    )
+    return f"; {n} answers kept from before" if n else ""
+
+
 def levels_of(job: Steering, by: tuple[Judge, Judge]) -> tuple[Level, ...]:
     """Every setting with its answers and verdicts; those on disk are read.
 
@@ -604,12 +625,12 @@ def levels_of(job: Steering, by: tuple[Judge, Judge]) -> tuple[Level, ...]:
         for one in job.rows:
             asks = job.asks(one)
             said = job.answers(
-                job.folder / "responses" / f"{one.name}.jsonl",
-                "answers",
+                job.log_of(one),
+                ANSWERS,
                 asks,
                 "answering",
                 one.edits(job.settings.where),
-                ("coefficient", "layer"),  # the baseline adds nothing: it is one for all vectors
+                ASIDE,
                 before=len(requests),
                 of=len(job.rows) * len(asks),
             )

@@ -361,6 +361,18 @@ def test_an_audit_leaves_the_checkpoints_that_another_one_scores(quick, keep, tm
     assert (asked.keep is None) or (asked.keep / "config.json").exists()
 
 
+def test_a_plan_counts_no_checkpoint_that_a_killed_audit_has_trained(quick):
+    asked, _ = quick
+    there = asked.work / "attacked" / "demo-masked_upper"
+    asked.check()
+    asked.run.begin()
+    asked._make("demo/masked_upper", there)
+    lines = replace(asked).plan().splitlines()
+    assert lines[0] == f"{there} holds this model already"
+    assert lines[1].startswith("relearning of demo by demo/retain: ")
+    assert len(lines) == len(asked.jobs["demo/retain"].plan(None)) + 2
+
+
 def test_an_audit_goes_beside_one_that_ended_after_its_folder_was_chosen(quick):
     asked, _ = quick
     asked.check()

@@ -221,13 +221,15 @@ def test_the_controls_are_as_long_and_point_elsewhere(there):
     assert found_in(settings, load_trait("declines.json")).name == "declines"
 
 
-def test_a_cut_run_goes_on_and_a_finished_one_asks_nobody(there, tmp_path, monkeypatch):
+def test_a_cut_run_goes_on_and_a_finished_one_asks_nobody(there, tmp_path, monkeypatch, capsys):
     copied = shutil.copytree(there / "out", tmp_path / "out")
     log = copied / "wavers" / "responses" / "by_declines.jsonl"
     before = json.loads((copied / "traits.json").read_text())
     lines = log.read_text().splitlines(keepends=True)
     log.write_text("".join(lines[:4]) + lines[4][:10])
     (copied / "traits.json").unlink()
+    assert steer(f"{CROSS} {BRIEF} --out {copied} --dry-run") == 0
+    assert capsys.readouterr().out.endswith("; 133 answers kept from before\n")
     assert steer(f"{CROSS} {BRIEF} --out {copied}") == 0
     assert json.loads((copied / "traits.json").read_text()) == before
     monkeypatch.setattr(asking, "load", None)

@@ -74,12 +74,15 @@ def test_steering_makes_the_model_decline_what_it_knows_and_a_random_direction_d
 
 
 def test_a_run_that_was_cut_generates_what_is_missing_and_a_whole_one_asks_nothing_again(
-    vectors, evaluated, copied, monkeypatch
+    vectors, evaluated, copied, monkeypatch, capsys
 ):
     log = copied / "responses" / "coef_1.0.jsonl"
     lines = log.read_text().splitlines(keepends=True)
     log.write_text("".join(lines[:3]) + lines[3][:20])
     (copied / "results.json").unlink()
+    assert evaluate(vectors, copied, "--dry-run") == 0
+    assert "= 18 answers of at most" in (said := capsys.readouterr().out)
+    assert said.endswith("; 14 answers kept from before\n")
     assert evaluate(vectors, copied) == 0
     assert len(list(lines_of(log))) == 6
     assert results(copied) == results(evaluated)
