@@ -120,12 +120,16 @@ def told_stops(*checkpoints: Checkpoint) -> dict[str, dict[str, list[int]]]:
 
     Empty for usual checkpoints: their ends are part of the weights' hash.
     """
-    told = {}
-    for one in checkpoints:
-        named = stop_ids(generation_config_of(one).eos_token_id, None)
-        ends = named or stop_of(one, load_tokenizer(one))  # large tokenizers take a second
-        if ends != stop_ids(own_end(one), None):
-            told[one.weights] = sorted(ends)
+    told = {
+        one.weights: sorted(ends)
+        for one in checkpoints
+        # a large tokenizer takes a second to load
+        for ends in [
+            stop_ids(generation_config_of(one).eos_token_id, None)
+            or stop_of(one, load_tokenizer(one))
+        ]
+        if ends != stop_ids(own_end(one), None)
+    }
     return {"stop": told} if told else {}
 
 
