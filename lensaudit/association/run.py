@@ -141,16 +141,17 @@ def _answered(know: Know, run: RunFolder, notice: Notice, progress: Tell) -> Kno
 def plan_into(
     source: str, settings: KnowSettings, folder: Path | None, *, notice: Notice = unheard
 ) -> list[str]:
-    """What `know_into` would do, in lines.
+    """What `know_into` would do, in lines; of a finished run nothing.
 
     Raises:
         InputError: as `know_into`.
     """
     usual_place(COMMAND, source, folder)  # refused before anything is opened
     know = open_know(source, settings, notice=notice)
-    if not isinstance(know.source, Served):
-        _ = _folder(know, source, folder, notice).path
-    return plan_of(know)
+    if isinstance(know.source, Served):
+        return plan_of(know)
+    run = _folder(know, source, folder, notice)
+    return [recorded.planned(run, lambda: "\n".join(plan_of(know)))]
 
 
 def plan_of(know: Know) -> list[str]:

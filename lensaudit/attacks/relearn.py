@@ -209,8 +209,9 @@ def planned(settings: RelearnSettings, *, notice: Notice = unheard) -> str:
     """
     if settings.audit:
         return open_audit(settings, notice=notice).plan()
+    assert settings.out is not None
     job = prepare(settings, settings.model)
-    return "\n".join(job.planned(settings.out, force=settings.force, tell=notice))
+    return job.planned(settings.out, force=settings.force, tell=notice)
 
 
 ATTACK = "relearn --audit"

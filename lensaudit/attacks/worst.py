@@ -462,17 +462,18 @@ def plan_worst(
     Raises:
         InputError: as the run would.
     """
-    usual_place(COMMAND, source, folder)  # refused before anything is opened
-    worst = open_worst(source, settings, notice=notice)
-    run = _folder(worst, source, settings, folder, notice)
+    worst, run = _opened(source, settings, folder, notice)
     return recorded.planned(run, lambda: plan_text(worst), fresh=settings.fresh)
 
 
-def _folder(
-    worst: Worst, source: str, settings: WorstSettings, folder: Path | None, tell: Notice
-) -> RunFolder:
-    how = {**told(worst, settings), "force": settings.force, "tell": tell}
-    return folder_for(COMMAND, source, folder, worst.identity(), **how)
+def _opened(
+    source: str, settings: WorstSettings, folder: Path | None, notice: Notice
+) -> tuple[Worst, RunFolder]:
+    """A run and its folder."""
+    usual_place(COMMAND, source, folder)  # refused before anything is opened
+    worst = open_worst(source, settings, notice=notice)
+    how = {**told(worst, settings), "force": settings.force, "tell": notice}
+    return worst, folder_for(COMMAND, source, folder, worst.identity(), **how)
 
 
 def worst_into(
@@ -498,10 +499,8 @@ def worst_into(
         InputError: before any work.
         WorkError: logits are not finite.
     """
-    usual_place(COMMAND, source, folder)  # refused before anything is opened
-    worst = open_worst(source, settings, notice=notice)
+    worst, run = _opened(source, settings, folder, notice)
     opened()
-    run = _folder(worst, source, settings, folder, notice)
     found = cache(lambda: run_all(worst, progress=progress))
     record = in_folder(
         worst,

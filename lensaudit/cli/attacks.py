@@ -146,10 +146,8 @@ def quantize(settings: RoundSettings, as_json: bool, dry_run: bool) -> None:
     """
     if dry_run:
         say(
-            "\n".join(
-                library.attacks_rounding.prepare(settings).planned(
-                    settings.out, force=settings.force, tell=notice
-                )
+            library.attacks_rounding.prepare(settings).planned(
+                settings.out, force=settings.force, tell=notice
             )
         )
         return
@@ -267,10 +265,8 @@ def unlearn(settings: UnlearnSettings, as_json: bool, dry_run: bool) -> None:
     """
     if dry_run:
         say(
-            "\n".join(
-                library.unlearn_job.prepare(settings).planned(
-                    settings.out, force=settings.force, tell=notice
-                )
+            library.unlearn_job.prepare(settings).planned(
+                settings.out, force=settings.force, tell=notice
             )
         )
         return

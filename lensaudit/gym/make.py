@@ -27,12 +27,12 @@ from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import Checkpoint, config_of, in_role, load_tokenizer, open_model
 from lensaudit.models.likeness import check_same_shape
 from lensaudit.progress import Notice, unheard
-from lensaudit.results import run_folder
 from lensaudit.results.integrity import check_whole
 from lensaudit.results.manifest import MANIFEST, manifest
 from lensaudit.results.owner import check_free
 from lensaudit.results.reading import checked, json_object, part
 from lensaudit.results.roles import check_roles
+from lensaudit.results.run_folder import RunFolder
 from lensaudit.text import digest
 from lensaudit.training.rows import load_rows, rows_hash
 from lensaudit.training.trainee import seal_model
@@ -176,13 +176,17 @@ class Bed:
         """Have a model, its certificate and its options in a folder, made where they are not.
 
         The model is written in float32, so that a bit-identical tensor stays one.
+
+        Raises:
+            InputError: the folder holds something else.
         """
-        if run_folder.finished(folder, key, COMMAND):
+        run = RunFolder(usual=folder, command=COMMAND, key=key, force=True)
+        if run.is_done:
             return
         self.notice(f"{doing} {folder.parent.name}/{folder.name}")
         started = time.monotonic()
         model, certificate, options = make()
-        run_folder.begin(folder, key, COMMAND)
+        run.begin()
         write_json(folder / CERTIFICATE, asdict(certificate))
         told = {"options": options, "inputs": self.identity, "device": "cpu", "started": started}
         record = partial(manifest, COMMAND, **told)

@@ -8,7 +8,7 @@ import operator
 import statistics
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
@@ -44,13 +44,11 @@ from lensaudit.judge.scalar import ScalarJudge
 from lensaudit.judge.settings import WORDS, LogSettings
 from lensaudit.progress import Notice, Tell, unheard
 from lensaudit.results.appended import read_appended
-from lensaudit.results.integrity import is_whole
 from lensaudit.results.kinds.judge import GradeSummary, JudgeRecord
 from lensaudit.results.locate import Found
-from lensaudit.results.manifest import BEGUN, MANIFEST, manifest, models_in
-from lensaudit.results.owner import Run, check_free, claim, differences, folder_of
+from lensaudit.results.manifest import MANIFEST, manifest, models_in
 from lensaudit.results.reading import document, json_object
-from lensaudit.results.run_folder import held, nothing_to_do
+from lensaudit.results.run_folder import RunFolder, held, nothing_to_do, seal
 from lensaudit.scores.estimate import NO_ROWS
 from lensaudit.scores.intervals import clustered_mean
 from lensaudit.settings import results_folder
@@ -139,20 +137,19 @@ class JudgeJob:
         ]
         return replace(self, found=found, rows=tuple(rows))
 
-    def found_again(self, folder: Path) -> "JudgeJob | None":
-        """The job with its rows, as a finished run wrote them into `folder`.
+    def found_again(self, run: RunFolder) -> "JudgeJob | None":
+        """The job with its rows, as a finished run wrote them into its folder.
 
-        None where a row has no score that another run could give it, or a file is not as it was
-        written.
+        None where a row has no score that another run could give it.
+
+        Raises:
+            InputError: the folder was named, and holds something else.
         """
-        other = (folder / BEGUN).exists() or differences(folder, self._run, _run_in)
-        if self.settings.fresh or other or not is_whole(folder):
+        folder = run.path
+        if self.settings.fresh or not run.is_done:
             return None
         said: JudgeRecord = Found("judge", folder / "summary.json").record
         lines = list(read_appended(folder / "results.jsonl"))
-        names = [(one.context, one.idx) for one in self.ordered]
-        if names != [(row["context"], row["idx"]) for row in lines]:
-            return None
         rows = tuple(map(GradedItem.read, self.ordered, lines))
         job = replace(self, folder=folder, rows=rows, record=said)
         told = said.calibration == self.calibrations()
@@ -170,39 +167,36 @@ class JudgeJob:
 
     @contextlib.contextmanager
     def alone(self, tell: Notice = unheard) -> Iterator["JudgeJob"]:
-        """The job with a folder of no other run's result, into which no other process judges.
-
-        Where the default folder holds another run's result, this one gets a folder of its own;
-        `tell` is told.
+        """The job with a folder of its own, into which no other process judges.
 
         Raises:
-            InputError: the folder was named, and holds one.
+            InputError: the folder was named, and holds something else.
             TryAgainError: another process judges into the same folder.
         """
-        folder = self.placed(tell)
-        with alone(folder):
-            claim(folder, COMMAND, FILES)
-            yield replace(self, folder=folder)
+        run = self.placed(tell)
+        with alone(run.path):
+            yield replace(self, folder=run.begin())
 
-    @property
-    def _run(self) -> Run:
-        """What tells it from others."""
-        return _run_in({"command": COMMAND, "inputs": self._inputs})
-
-    def placed(self, tell: Notice = unheard) -> Path:
-        """The job with its result folder; `tell` hears where the usual folder is another run's.
-
-        Raises:
-            InputError: the folder was named, and is another run's.
-        """
+    def placed(self, tell: Notice = unheard) -> RunFolder:
+        """The folder of the job; `tell` hears where the usual one is another run's."""
         asked = self.settings
         log = (asked.log if asked.log.is_dir() else asked.log.parent).resolve().name
         usual = results_folder() / f"{slug(log)}-judge-{slug(name_of(asked.by))}"
-        how = {"named": bool(asked.out), "tell": tell}
-        kind = ("command",) if asked.force else None
-        folder = folder_of(asked.out or usual, self._run, _run_in, **how, kind=kind)
-        check_free(folder, COMMAND, FILES)
-        return folder
+        return RunFolder(
+            usual=asked.out or usual,
+            command=COMMAND,
+            key=self.key,
+            asked={"options": {"limit": asked.limit}, "inputs": self._inputs},
+            named=bool(asked.out),
+            force=asked.force,
+            tell=tell,
+        )
+
+    @property
+    def key(self) -> str:
+        """Content hash of what is judged, and by whom."""
+        rows = [[one.context, one.idx, one.gap] for one in self.ordered]
+        return digest({**self._inputs, "log": rows})
 
     def written(self) -> "JudgeJob":
         """Itself, after scores, rows, replies, the summary and, last, the manifest are written."""
@@ -237,14 +231,9 @@ class JudgeJob:
         write_jsonl(folder / "raw.jsonl", ({"key": key, "response": raw[key]} for key in used))
         record = record_of(self)
         write_json(folder / "summary.json", document(record))
-        manifest(
-            COMMAND,
-            kind="judge",
-            options=self._options(),
-            inputs=self._inputs,
-            device="none",
-            started=self.started,
-        ).write(folder, FILES)
+        how = {"options": self._options(), "inputs": self._inputs, "device": "none"}
+        made = manifest(COMMAND, kind="judge", **how, started=self.started)
+        seal(folder, made, key=self.key, files=FILES)
         return replace(self, record=record)
 
     @property
@@ -389,7 +378,7 @@ def run_job(
             return _run(opened, tell)
         with contextlib.suppress(InputError):
             if (found := opened.found_again(opened.placed())) is not None:
-                tell(nothing_to_do(opened.placed(tell)))
+                tell(nothing_to_do(opened.placed(tell).path))
                 return found
     with opened.asking(progress) as asking:
         return _run(asking, tell)
@@ -413,8 +402,8 @@ def plan_job(settings: LogSettings, tell: Notice = unheard) -> dict[str, Any]:
         InputError: as the run would.
     """
     with open_job(settings, asks=False) as job:
-        folder = job.placed(tell)
-        there = job.found_again(folder) is not None
+        run = job.placed(tell)
+        there = job.found_again(run) is not None
         client, identity = job.client, job.grader.identity
         if client is not None and not (there or settings.offline):
             endpoint_of(settings, client.endpoint.model, offline=False)  # it may want a key
@@ -425,7 +414,7 @@ def plan_job(settings: LogSettings, tell: Notice = unheard) -> dict[str, Any]:
         if isinstance(job.grader, RubricGrader):
             may_fail = [call for key, call in asked.items() if key in first]
             used = sum(map(job.grader.second_usage, may_fail), used)
-        return ({"nothing_to_do": held(folder)} if there else {}) | {
+        return ({"nothing_to_do": held(run.path)} if there else {}) | {
             "items": len(job.items),
             "gaps": len(job.requests) - len(job.items),
             "calls": len(first),
@@ -438,18 +427,6 @@ def plan_job(settings: LogSettings, tell: Notice = unheard) -> dict[str, Any]:
             "max_tokens_of_a_reply": identity.get("max_tokens"),
             "probed": client is None or bool(client.known_capability and not settings.fresh),
         }
-
-
-def _run_in(manifest: Mapping[str, Any]) -> Run:
-    """What tells a run from others."""
-    inputs = manifest["inputs"]
-    return {
-        "command": manifest["command"],
-        "log": str(Path(inputs["log"]).resolve()),
-        **{f"weights of {role}": one["weights"] for role, one in models_in(manifest).items()},
-        "texts": inputs["items"],
-        **{f"judge's {name}": value for name, value in inputs["judge"].items()},
-    }
 
 
 def _template_of(by: str) -> str:

@@ -22,7 +22,9 @@ def in_folder(
     device: str,
     files: Iterable[str],
     file: str = "summary.json",
+    kind: str | None = None,
     fresh: bool = False,
+    ready: Callable[[], object] = lambda: None,
     computed: Callable[[], object] = lambda: None,
     notice: Notice = unheard,
 ) -> Record:
@@ -38,7 +40,9 @@ def in_folder(
         device: for the manifest.
         files: that the manifest answers for.
         file: of the record.
+        kind: for the manifest; None: the command's first word.
         fresh: make it again.
+        ready: refuses what `work` cannot do, before the folder is touched.
         computed: what `work` writes; a finished run, be it another one that is replaced, stays as
             it is until that is there.
         notice: told that there is nothing to do.
@@ -51,6 +55,7 @@ def in_folder(
     if run.is_done and not fresh:
         notice(nothing_to_do(out))
         return read_as(record, path)
+    ready()
     if (out / MANIFEST).exists():
         computed()
     run.begin()
@@ -58,21 +63,24 @@ def in_folder(
     write_json(path, document(found))
     command = run.command
     how = {"options": options, "inputs": inputs, "device": device, "started": started}
-    made = manifest(command, kind=command.partition(" ")[0], **how)
-    seal(out, made, key=run.key, files=files)
+    made = manifest(command, kind=kind or command.partition(" ")[0], **how)
+    seal(out, made, key=run.key, files=files, name=run.manifest)
     return found
 
 
-def planned(run: RunFolder, plan: Callable[[], str], *, fresh: bool = False) -> str:
-    """What `in_folder` would do, in words: nothing where the run is there.
+def planned(
+    run: RunFolder, plan: Callable[[], str], *, fresh: bool = False, what: str = "run"
+) -> str:
+    """What a run would do, in words: nothing where its folder holds it already.
 
     Args:
         run: its folder.
         plan: of a run that is to be made.
         fresh: it is made again.
+        what: it makes.
 
     Raises:
         InputError: the folder holds something else.
     """
     path, is_done = run.path, run.is_done
-    return f"nothing to do: {held(path)}" if is_done and not fresh else plan()
+    return f"nothing to do: {held(path, what)}" if is_done and not fresh else plan()

@@ -5,7 +5,7 @@ its own, `seal` writes the manifest last of all: the key and the hash of every f
 folder with a manifest is finished; one with a mark can go on; readers compare the hashes.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -16,7 +16,14 @@ from lensaudit.files import make_folder, write_json
 from lensaudit.progress import FolderRemark, Notice, unheard
 from lensaudit.results.integrity import answered_for, misfits
 from lensaudit.results.manifest import BEGUN, MANIFEST, Manifest
-from lensaudit.results.owner import OTHERWISE, another, check_free, other_owner, place_of
+from lensaudit.results.owner import (
+    OTHERWISE,
+    another,
+    check_free,
+    claim,
+    other_owner,
+    place_of,
+)
 from lensaudit.results.question import LOOKED_AT_BYTES
 from lensaudit.results.reading import JsonObject, json_object, part
 from lensaudit.results.run_log import difference
@@ -52,7 +59,9 @@ def _links_out(folder: Path) -> Iterator[Path]:
             yield one
 
 
-def seal(folder: Path, made: Manifest, *, key: str, files: Iterable[str]) -> Path:
+def seal(
+    folder: Path, made: Manifest, *, key: str, files: Iterable[str], name: str = MANIFEST
+) -> Path:
     """Write the manifest, last of all: with it the folder is finished.
 
     Args:
@@ -60,8 +69,9 @@ def seal(folder: Path, made: Manifest, *, key: str, files: Iterable[str]) -> Pat
         made: how it was made.
         key: of the run.
         files: names below `folder` that the manifest answers for.
+        name: of the manifest.
     """
-    return replace(made, inputs={**made.inputs, "key": key}).write(folder, files)
+    return replace(made, inputs={**made.inputs, "key": key}).write(folder, files, name)
 
 
 def held(folder: Path, what: str = "run") -> str:
@@ -136,6 +146,8 @@ class RunFolder:
     force: bool = False
     tell: Notice = unheard
     """Told where the result goes instead, or what is replaced."""
+    manifest: str = MANIFEST
+    """Its name."""
 
     @cached_property
     def path(self) -> Path:
@@ -166,7 +178,7 @@ class RunFolder:
     @property
     def is_done(self) -> bool:
         """Does it hold this very run, finished?"""
-        return finished(self.path, self.key, self.command)
+        return finished(self.path, self.key, self.command, self.manifest)
 
     @property
     def is_replacing(self) -> bool:
@@ -179,3 +191,30 @@ class RunFolder:
             for one in answered_for(self.path / MANIFEST):
                 one.unlink(missing_ok=True)
         return begin(self.path, self.key, self.command, self.asked)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogFolder(RunFolder):
+    """A folder whose logs keep what every run of a command was told: a result is made of them.
+
+    Several runs share it, each with files and a manifest of its own. Their work stays in the logs,
+    so that another run's result is replaced; `run_log.tell_replaced` says so.
+    """
+
+    files: Sequence[str]
+    """Of the result."""
+
+    @cached_property
+    def path(self) -> Path:
+        """Folder that the run writes into; nothing is touched yet.
+
+        Raises:
+            InputError: another command's, or files of nobody we know lie in it.
+        """
+        check_free(self.usual, self.command, self.files, self.manifest)
+        return self.usual
+
+    def begin(self) -> Path:
+        """Mark the folder as begun; the earlier result stays until this one is there."""
+        claim(self.usual, self.command, self.files, self.manifest)
+        return self.usual

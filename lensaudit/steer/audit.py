@@ -7,7 +7,6 @@ full; for the never-trained control retain and full; for an edit of full, full a
 """
 
 import math
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from itertools import product
@@ -21,19 +20,18 @@ from lensaudit.data.facts import Fact, told_rows
 from lensaudit.data.neutral import read_neutral
 from lensaudit.data.tofu import DEMO, TOFU_PAIRS
 from lensaudit.errors import InputError
-from lensaudit.files import write_json
 from lensaudit.groups import grouped, unit_of
 from lensaudit.models.registry import default_data
 from lensaudit.patching.prepare import encode_all, prepare
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import Notice, Progress, Tell, unheard
+from lensaudit.results import recorded
 from lensaudit.results.kinds.directions import DirectionsRecord, Experiment, Recovery
 from lensaudit.results.ledger import Ledger
-from lensaudit.results.manifest import NamedModel, manifest
-from lensaudit.results.owner import check_free, claim
-from lensaudit.results.reading import document
+from lensaudit.results.manifest import NamedModel
+from lensaudit.results.owner import check_free
 from lensaudit.results.run import RunResult
-from lensaudit.results.run_folder import held
+from lensaudit.results.run_folder import LogFolder
 from lensaudit.results.run_log import tell_replaced
 from lensaudit.results.sentences import WEAK
 from lensaudit.scores.estimate import UNMEASURED
@@ -63,6 +61,7 @@ from lensaudit.steer.generate import NO_EDITS, format_of
 from lensaudit.steer.sentences import component_clamped, direction_edited
 from lensaudit.steer.settings import DirectionSettings, Kind
 from lensaudit.steer.trait import audit_folder
+from lensaudit.text import digest
 from lensaudit.training.rows import load_rows
 
 LOG = "interventions.jsonl"
@@ -148,13 +147,33 @@ def run(audit: DirectionsAudit, progress: Tell = unheard, notice: Notice = unhea
         progress: told how many folds are done.
         notice: told which lines of an earlier run do not count.
     """
-    started, settings, session = time.monotonic(), audit.settings, audit.session
-    out = audit_folder(settings)
-    claim(out, COMMAND, FILES)
-    identity = audit.identity()
-    ledger = Ledger(out / LOG, "interventions", {}, notice=notice)
-    rows, done = _made(ledger, identity)
-    wanted = _wanted(audit)
+    options, inputs = _recorded(audit)
+    record = recorded.in_folder(
+        _folder(audit),
+        {},
+        DirectionsRecord,
+        lambda: _tried(audit, progress, notice),
+        options=options,
+        inputs=inputs,
+        device=audit.session.settings.device,
+        files=FILES,
+        kind="directions",
+        notice=notice,
+    )
+    return RunResult(audit.settings.name, audit_folder(audit.settings), record)
+
+
+def _folder(audit: DirectionsAudit) -> LogFolder:
+    key = digest([SCHEMA, audit.identity(), audit.kinds])
+    return LogFolder(usual=audit_folder(audit.settings), command=COMMAND, key=key, files=FILES)
+
+
+def _tried(audit: DirectionsAudit, progress: Tell, notice: Notice) -> DirectionsRecord:
+    """Every experiment on every fold that the log lacks, and what all come to."""
+    identity, session = audit.identity(), audit.session
+    ledger = Ledger(audit_folder(audit.settings) / LOG, "interventions", {}, notice=notice)
+    rows = [row for row in ledger.rows if row["run"] == identity]
+    done, wanted = {(row["kind"], row["fold"]) for row in rows}, _wanted(audit)
     session.progress = progress
     with session:
         for kind, fold in wanted:
@@ -168,18 +187,7 @@ def run(audit: DirectionsAudit, progress: Tell = unheard, notice: Notice = unhea
             progress(Progress("experiments x folds", len(done) - 1, len(wanted) - 1))
     rows.sort(key=lambda row: (_ORDER[row["kind"]], row["fold"]))
     ledger.rewrite(rows)
-    record = summed_up(audit, rows)
-    write_json(out / "summary.json", document(record))
-    options, inputs = _recorded(audit)
-    manifest(
-        COMMAND,
-        kind="directions",
-        options=options,
-        inputs=inputs,
-        device=session.settings.device,
-        started=started,
-    ).write(out, FILES)
-    return RunResult(settings.name, out, record)
+    return summed_up(audit, rows)
 
 
 PLAIN = Fold(-1, frozenset(), frozenset(), frozenset())
@@ -267,18 +275,12 @@ def _wanted(audit: DirectionsAudit) -> list[tuple[str, Fold]]:
     return [("plain", PLAIN), *product(audit.kinds, audit.folds())]
 
 
-def _made(ledger: Ledger, identity: Any) -> tuple[list[dict[str, Any]], set[tuple[str, int]]]:
-    """The rows of a run that are there, and of which experiments and folds they are."""
-    rows = [row for row in ledger.rows if row["run"] == identity]
-    return rows, {(row["kind"], row["fold"]) for row in rows}
-
-
 def plan_of(audit: DirectionsAudit) -> str:
     """Plan of a directions audit; of a finished one nothing."""
-    out = audit_folder(audit.settings)
-    _, done = _made(Ledger(out / LOG, "interventions", {}), audit.identity())
-    if done >= {(kind, fold.number) for kind, fold in _wanted(audit)}:
-        return f"nothing to do: {held(out)}"
+    return recorded.planned(_folder(audit), lambda: _plan(audit))
+
+
+def _plan(audit: DirectionsAudit) -> str:
     names = ", ".join(f"{role} {one.spec.name}" for role, one in audit.checkpoints.items())
     groups = {e.group for e in audit.encoded["forget"]}
     grid = len(audit.layers) * len(audit.strengths)

@@ -9,19 +9,20 @@ chosen on, as `steer eval` does.
 """
 
 import math
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
 from lensaudit.errors import InputError
-from lensaudit.files import make_folder, write_json
+from lensaudit.files import write_json
 from lensaudit.groups import batched
+from lensaudit.judge.items import Judge
 from lensaudit.progress import Notice, Progress, Tell
+from lensaudit.results import recorded
 from lensaudit.results.kinds.steering import (
     CoefficientSweep,
     CrossedScore,
@@ -30,10 +31,8 @@ from lensaudit.results.kinds.steering import (
     TraitMatrix,
 )
 from lensaudit.results.locate import Found
-from lensaudit.results.manifest import manifest
-from lensaudit.results.owner import check_free, claim
 from lensaudit.results.reading import document
-from lensaudit.results.run_folder import finished, held, nothing_to_do
+from lensaudit.results.run_folder import LogFolder
 from lensaudit.results.run_log import tell_replaced
 from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.intervals import clustered_mean
@@ -101,10 +100,10 @@ class Crossing:
         """The options that the manifest has."""
         return plain(self.settings, without=("name", "out", "key_file", "key_env"))
 
-    @property
-    def is_there(self) -> bool:
-        """Whether the folder holds this very run, finished."""
-        return finished(self.folder, self.key, COMMAND)
+    @cached_property
+    def results(self) -> LogFolder:
+        """The folder, and whether it holds this very run."""
+        return LogFolder(usual=self.folder, command=COMMAND, key=self.key, files=[CROSSED])
 
     def plan(self) -> str:
         """What a run would do, in lines.
@@ -112,9 +111,9 @@ class Crossing:
         Raises:
             InputError: files of nobody we know lie in the folder, or a judge cannot be asked.
         """
-        if self.is_there:
-            return f"nothing to do: {held(self.folder)}"
-        check_free(self.folder, COMMAND, [CROSSED])
+        return recorded.planned(self.results, self._plan)
+
+    def _plan(self) -> str:
         settings, (first, *_) = self.settings, self.jobs
         chosen_judges(settings.judge, settings.coherence_judge, settings, offline=False)
         n_questions = sum(len(one.trait.questions) for one in self.jobs)
@@ -133,30 +132,41 @@ class Crossing:
         Raises:
             PartialError: some answers could not be judged; the rest is written.
         """
-        started, settings, out = time.monotonic(), self.settings, self.folder
-        if self.is_there:
-            self.notice(nothing_to_do(out))
-            return Found("traits", out / CROSSED).record, out / CROSSED
-        with ExitStack() as stack:
-            names = settings.judge, settings.coherence_judge
-            by = stack.enter_context(judges(*names, settings, progress, self.notice))
-            claim(out, COMMAND, [CROSSED])
-            stack.enter_context(alone(make_folder(out)))
-            asked = list(self._asked(by, progress))
-        record = matrix_of(asked, self.left_out, self._how(by))
-        write_json(out / CROSSED, document(record))
-        check_judged([level for one in asked for level in one.rows], out)
-        first = self.jobs[0]
+        settings, first = self.settings, self.jobs[0]
         hashes = [one.vector.hash() for one in first.rows[1 :: 1 + settings.n_random]]
-        manifest(
-            COMMAND,
-            kind="traits",
-            options=self.recorded,
-            inputs={**first.inputs(), "vectors": hashes, "key": self.key},
-            device=first.device,
-            started=started,
-        ).write(out, [CROSSED])
-        return record, out / CROSSED
+        with ExitStack() as stack:
+            opening = judges(
+                settings.judge, settings.coherence_judge, settings, progress, self.notice
+            )
+            by = cache(lambda: stack.enter_context(opening))
+            found = recorded.in_folder(
+                self.results,
+                {},
+                TraitMatrix,
+                lambda: self.judged_by(by(), progress),
+                options=self.recorded,
+                inputs={**first.inputs(), "vectors": hashes},
+                device=first.device,
+                files=[CROSSED],
+                file=CROSSED,
+                kind="traits",
+                ready=by,
+                notice=self.notice,
+            )
+        return found, self.folder / CROSSED
+
+    def judged_by(self, by: tuple[Judge, Judge], progress: Tell) -> TraitMatrix:
+        """What it says, written also where some verdicts are missing.
+
+        Raises:
+            PartialError: some answers could not be judged.
+        """
+        with alone(self.folder):
+            asked = list(self._asked(by, progress))
+        found = matrix_of(asked, self.left_out, self._how(by))
+        write_json(self.folder / CROSSED, document(found))
+        check_judged([level for one in asked for level in one.rows], self.folder)
+        return found
 
     def _asked(self, by: Any, progress: Tell) -> Iterator[Steering]:
         """Each trait with its answers and verdicts; the model is loaded once."""

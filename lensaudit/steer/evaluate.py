@@ -12,11 +12,11 @@ of the questions added: what is chosen on one half is reported on the other (`st
 """
 
 import math
-import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from lensaudit.groups import batched
 from lensaudit.judge.items import Judge, JudgeRequest
 from lensaudit.judge.programmatic import ENTITY
 from lensaudit.progress import Notice, Tell
+from lensaudit.results import recorded
 from lensaudit.results.kinds.steering import (
     ChosenSetting,
     CoefficientSweep,
@@ -37,11 +38,8 @@ from lensaudit.results.kinds.steering import (
     LayerSweep,
     SteeredScore,
 )
-from lensaudit.results.locate import Found
-from lensaudit.results.manifest import manifest
-from lensaudit.results.owner import check_free, claim
 from lensaudit.results.reading import document
-from lensaudit.results.run_folder import finished, held, nothing_to_do
+from lensaudit.results.run_folder import LogFolder
 from lensaudit.results.run_log import tell_replaced
 from lensaudit.scores.intervals import clustered_mean
 from lensaudit.scores.means import mean_known
@@ -397,10 +395,13 @@ class Steering(TraitModel):
             own = ("name", "vector", "coefficients", "as_ratio")
         return plain(self.settings, without=(*own, "out", "key_file", "key_env"))
 
-    @property
-    def is_there(self) -> bool:
-        """Whether the folder holds this very run, finished."""
-        return finished(self.folder, self.key, COMMAND, self.files[1])
+    @cached_property
+    def results(self) -> LogFolder:
+        """The folder, and whether it holds this very run."""
+        file, name = self.files
+        return LogFolder(
+            usual=self.folder, command=COMMAND, key=self.key, files=[file], manifest=name
+        )
 
     def plan(self) -> str:
         """What a run would do, in one line; of a finished run nothing.
@@ -408,9 +409,9 @@ class Steering(TraitModel):
         Raises:
             InputError: files of nobody we know lie in the folder, or a judge cannot be asked.
         """
-        if self.is_there:
-            return f"nothing to do: {held(self.folder)}"
-        check_free(self.folder, COMMAND, self.files[:1], self.files[1])
+        return recorded.planned(self.results, self._plan)
+
+    def _plan(self) -> str:
         settings, n_questions = self.settings, len(self.trait.questions)
         chosen_judges(settings.judge, settings.coherence_judge, settings, offline=False)
         n_answers = len(self.rows) * n_questions * settings.n_rollouts
@@ -427,42 +428,51 @@ class Steering(TraitModel):
         Raises:
             PartialError: some answers could not be judged; the rest is written.
         """
-        started, settings, out = time.monotonic(), self.settings, self.folder
-        job, ask = replace(self, progress=progress), sweep
-        file, record = self.files
-        if self.is_there:
-            self.notice(nothing_to_do(out))
-            return Found("steering", out / file).record, out / file
+        settings, (file, _) = self.settings, self.files
+        of_layers = isinstance(settings, LayerSettings)
         hashes = list(dict.fromkeys(one.vector.hash() for one in self.rows))
-        inputs: dict[str, Any] = {"vectors": hashes}
-        if isinstance(settings, EvalSettings):
-            ask = evaluate
-            inputs = {"vector": hashes[0]}
-        names = settings.judge, settings.coherence_judge
-        with judges(*names, settings, progress, self.notice) as by:
-            claim(out, COMMAND, [file], record)
-            job = replace(job, rows=levels_of(job, by))
-            made = {
-                "judge": dict(zip(("trait", "coherence"), map(identity_of, by), strict=True)),
-                "generation": {
-                    **self.sampling,
-                    "rollouts": settings.n_rollouts,
-                    **self.conditions(),
-                },
-                "questions": digest(list(self.trait.questions)),
-            }
-            results = ask(job, made)
-            write_json(out / file, document(results))
-            check_judged(job.rows, out)
-        manifest(
-            COMMAND,
-            kind="steering",
-            options=self.recorded,
-            inputs={**self.inputs(), **inputs, "key": self.key},
-            device=self.device,
-            started=started,
-        ).write(out, [file], record)
-        return results, out / file
+        vectors = {"vectors": hashes} if of_layers else {"vector": hashes[0]}
+        with ExitStack() as stack:
+            opening = judges(
+                settings.judge, settings.coherence_judge, settings, progress, self.notice
+            )
+            by = cache(lambda: stack.enter_context(opening))
+            found = recorded.in_folder(
+                self.results,
+                {},
+                LayerSweep if of_layers else CoefficientSweep,
+                lambda: replace(self, progress=progress).judged_by(by()),
+                options=self.recorded,
+                inputs={**self.inputs(), **vectors},
+                device=self.device,
+                files=[file],
+                file=file,
+                kind="steering",
+                ready=by,
+                notice=self.notice,
+            )
+        return found, self.folder / file
+
+    def judged_by(self, by: tuple[Judge, Judge]) -> CoefficientSweep | LayerSweep:
+        """What it says, written also where some verdicts are missing.
+
+        Raises:
+            PartialError: some answers could not be judged.
+        """
+        job, settings = replace(self, rows=levels_of(self, by)), self.settings
+        made = {
+            "judge": dict(zip(("trait", "coherence"), map(identity_of, by), strict=True)),
+            "generation": {
+                **self.sampling,
+                "rollouts": settings.n_rollouts,
+                **self.conditions(),
+            },
+            "questions": digest(list(self.trait.questions)),
+        }
+        found = (sweep if isinstance(settings, LayerSettings) else evaluate)(job, made)
+        write_json(self.folder / self.files[0], document(found))
+        check_judged(job.rows, self.folder)
+        return found
 
 
 def asked_trait(settings: AskSettings) -> Trait:

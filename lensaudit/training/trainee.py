@@ -30,7 +30,8 @@ from lensaudit.models.memory import free_bytes
 from lensaudit.models.weight_files import INDEX, SINGLE, header_of, weight_files
 from lensaudit.progress import Notice, unheard
 from lensaudit.results.manifest import MANIFEST, Manifest, manifest
-from lensaudit.results.run_folder import RunFolder, held, seal
+from lensaudit.results.recorded import planned
+from lensaudit.results.run_folder import RunFolder, seal
 from lensaudit.text import digest
 from lensaudit.training.record import LOSSES, STATE_FOLDER
 from lensaudit.training.train import (
@@ -359,20 +360,14 @@ class CheckpointJob(ABC):
                     one.unlink(missing_ok=True)
         run.begin()
 
-    def planned(
-        self, out: Path | None, *, force: bool = False, tell: Notice = unheard
-    ) -> list[str]:
-        """Plan of a run into a folder.
+    def planned(self, out: Path, *, force: bool = False, tell: Notice = unheard) -> str:
+        """Plan of a run into a folder, in lines.
 
         Raises:
             InputError: the folder holds something else.
         """
-        if out is not None:
-            run = self.folder(out, force=force, tell=tell)
-            _ = run.path  # refused where it holds something else
-            if run.is_done:
-                return [f"nothing to do: {held(out, 'model')}"]
-        return self.plan(out)
+        run = self.folder(out, force=force, tell=tell)
+        return planned(run, lambda: "\n".join(self.plan(out)), what="model")
 
     @abstractmethod
     def made(self, out: Path, report: Report) -> tuple[Any, Any, dict[str, Any]]:
@@ -394,7 +389,6 @@ class CheckpointJob(ABC):
             WorkError: a weight is not finite, or the loss diverged; the last saved state is kept.
         """
         run, state = self.folder(out, force=force, tell=tell), out / STATE_FOLDER
-        _ = run.path  # refused where it holds something else
         if run.is_done and not state.exists():
             return False  # it may lie where nobody writes
         with alone(out):

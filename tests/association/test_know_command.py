@@ -121,6 +121,9 @@ def test_a_finished_run_is_not_made_again_and_a_dry_run_says_what_is_left(
     before = (place / "retain" / "manifest.json").read_bytes()
     assert run(["know", "--source", "demo/retain", *QUICK, "-o", "retain"]) == 0
     assert (place / "retain" / "manifest.json").read_bytes() == before
+    capsys.readouterr()
+    assert run(["know", "--source", "demo/retain", *QUICK, "-o", "retain", "--dry-run"]) == 0
+    assert capsys.readouterr().out == "nothing to do: retain holds this run already\n"
     assert run(["know", "--source", "demo/retain", *QUICK, "--dry-run"]) == 0
     assert "demo/retain: 0 prompts, 0 sequences" in capsys.readouterr().out
     assert run(["know", "--source", "demo/npo", *QUICK, "--dry-run"]) == 0

@@ -23,6 +23,8 @@ from lensaudit.gym.registry import RECIPES, drawn, load_own, recipe
 from lensaudit.gym.settings import MakeSettings
 from lensaudit.models.checkpoint import load_tokenizer, open_model
 from lensaudit.models.quantize import quantised
+from lensaudit.results.manifest import BEGUN
+from lensaudit.results.run_folder import begin
 from lensaudit.training.rows import chat_sample
 
 FAST = ("full", "permuted", "absent", "absent_permuted")
@@ -103,6 +105,15 @@ def test_models_are_certified_and_keep_their_place(gym):
     assert found["permuted"].truth == "hidden"
     assert found["permuted"].certificate.numbers["back"] == 16
     assert found["permuted"].anchors["other"] == "demo/never"
+
+
+def test_a_model_of_another_command_is_not_planted_over(tmp_path):
+    settings = MakeSettings(mechanism=("full",), limit=16, out=tmp_path)
+    bed = open_pair(settings, print)
+    place = begin(bed.folder / "full", "of another", "unlearn")
+    with pytest.raises(InputError, match="full: was written by `lensaudit unlearn`"):
+        bed.have(mechanisms(("full",))[0], 1.0)
+    assert [one.name for one in place.iterdir()] == [BEGUN]
 
 
 def test_made_again_nothing_is_planted_but_what_was_damaged(gym):

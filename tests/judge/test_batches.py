@@ -21,6 +21,7 @@ from lensaudit.judge.endpoint import Endpoint
 from lensaudit.judge.jobs import run_job
 from lensaudit.judge.settings import BatchSettings, LogSettings
 from lensaudit.judge.transport import EndpointError
+from lensaudit.results.manifest import BEGUN
 
 
 @pytest.fixture
@@ -157,15 +158,20 @@ def test_the_state_belongs_to_what_was_sent(stub_of, job_on, log):
     batch_job(job_on(stub))
     rows = log.read_text().replace("Q3?", "Q33?")
     log.write_text(rows)
-    with pytest.raises(InputError, match=f"{STATE}: is about other requests"):
+    with pytest.raises(InputError, match=r"holds the result of another run \(items: "):
         batch_job(job_on(stub))
+    with pytest.raises(InputError, match=f"{STATE}: is about other requests"):
+        batch_job(job_on(stub, force=True))
     assert submissions(stub) == 1
 
 
 def test_batches_that_an_earlier_version_sent_through_a_gateway_are_collected(
     stub_of, job_on, monkeypatch
 ):
-    """It named the server by host and port alone, in every custom_id and in the plan."""
+    """It named the server by host and port alone, in every custom_id and in the plan.
+
+    Its mark says whose the folder is, and no more.
+    """
     stub = stub_of(n_batch_errors=2)
     job = job_on(stub)
     batch_job(job)
@@ -176,6 +182,7 @@ def test_batches_that_an_earlier_version_sent_through_a_gateway_are_collected(
     old = read_state(job.out)
     assert ([one.collected for one in old.sent], len(old.failed)) == ([True, False], 2)
     (job.out / STATE).write_text(json.dumps(asdict(replace(old, spent=Spent()))))
+    (job.out / BEGUN).write_text(json.dumps({"command": "judge"}))
     n_chats = len(stub.chats)
     monkeypatch.setattr(Endpoint, "host", property(lambda one: f"{one.netloc}/api/v1"))
     found = to_the_end(job)

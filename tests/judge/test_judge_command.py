@@ -13,6 +13,7 @@ from lensaudit.judge.items import GradedItem, JudgeRequest
 from lensaudit.judge.jobs import JudgeJob, refuse_unfinished
 from lensaudit.judge.programmatic import IDK
 from lensaudit.judge.settings import LogSettings
+from lensaudit.results.run_folder import begin
 
 
 @pytest.fixture
@@ -105,12 +106,20 @@ def test_a_finished_run_is_read_and_its_plan_says_so(stub_of, rows, capsys, tmp_
         (tmp_path / out).chmod(0o755)
         # another run, one that was begun again, and one with a file that was changed
         assert run([*command, "--limit", "2", "--dry-run"]) == 2
-        assert "holds the result of another run" in capsys.readouterr().err
-        for name, text in {"begun.json": "{}", "raw.jsonl": "{}\n"}.items():
-            (tmp_path / out / name).write_text(text)
-            assert run([*command, "--dry-run"]) == 0
+        assert (
+            "holds the result of another run (limit: null, here 2); name" in capsys.readouterr().err
+        )
+        key = read(f"{out}/manifest.json")["inputs"]["key"]
+        for again in ([], ["--force"]):
+            if again:
+                (tmp_path / out / "raw.jsonl").write_text("{}\n")
+                assert run([*command, "--dry-run"]) == run(command) == 2
+                assert "raw.jsonl: has 3 bytes" in capsys.readouterr().err
+            else:
+                begin(tmp_path / out, key, "judge")
+            assert run([*command, *again, "--dry-run"]) == 0
             assert "nothing to do" not in capsys.readouterr().out
-            assert run(command) == 0
+            assert run([*command, *again]) == 0
             capsys.readouterr()
             assert run([*command, "--dry-run"]) == 0
             assert "nothing to do" in capsys.readouterr().out
@@ -126,7 +135,7 @@ def test_another_entity_or_group_is_another_run(rows, capsys, tmp_path, old, new
     log = tmp_path / rows
     log.write_text(log.read_text().replace(old, new))
     assert run(command) == 2
-    assert "holds the result of another run (texts" in capsys.readouterr().err
+    assert "holds the result of another run (items: " in capsys.readouterr().err
     assert run([*command, "--force"]) == 0
     assert "nothing to do" not in capsys.readouterr().err
 

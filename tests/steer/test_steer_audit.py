@@ -307,6 +307,10 @@ def test_a_run_that_was_cut_goes_on_and_a_whole_one_loads_nothing(hidden, tmp_pa
     seen = []
     assert run(audit, tmp_path, lambda at: seen.append((at.done, at.of))) == summary
     assert seen == [(6, 6)]
+    asked = replace(audit, settings=replace(audit.settings, out=tmp_path))
+    assert auditing.plan_of(asked) == f"nothing to do: {tmp_path} holds this run already"
+    (tmp_path / "summary.json").unlink()
+    assert "16 forget examples" in auditing.plan_of(asked)  # its rows are there, its result is not
     monkeypatch.setattr(session, "load", lambda *args, **options: pytest.fail("loaded a model"))
     assert run(audit, out) == summary
 

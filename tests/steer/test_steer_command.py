@@ -143,6 +143,7 @@ def test_a_plan_refuses_what_the_run_refuses(vectors, tmp_path, capsys):
         away = ["--base-url", "https://judge.example", *dry]
         assert evaluate(vectors, tmp_path / "y", *away, judge="stub") == 2
         assert "no key for judge.example" in capsys.readouterr().err
+        assert not (tmp_path / "y").exists()
 
 
 def test_answers_of_another_vector_are_not_taken_for_this_ones(vectors, copied):
