@@ -186,6 +186,7 @@ class JudgeJob:
             usual=asked.out or usual,
             command=COMMAND,
             key=self.key,
+            asked={"options": {"limit": asked.limit}, "inputs": self._inputs},
             named=bool(asked.out),
             force=asked.force,
             tell=tell,

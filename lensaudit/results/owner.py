@@ -227,9 +227,9 @@ def folder_of(
     read: Callable[[Mapping[str, Any]], Run],
     *,
     named: bool,
+    kind: Collection[str],
     tell: Notice = unheard,
     grew: Grew = lambda name, old, new: False,
-    kind: Collection[str] | None = None,
 ) -> Path:
     """Folder that a run may write into whose manifests say what tells it from others.
 
@@ -238,17 +238,16 @@ def folder_of(
         run: what tells this run from others.
         read: the same of a manifest's content.
         named: the user chose the folder.
+        kind: names in which results of one kind agree, and one replaces another.
         tell: told where the result goes instead, or what is replaced.
         grew: whether a run asks, under a name, for the old value and more: it may replace it.
-        kind: names in which results of one kind agree, and one replaces another; None: none does.
 
     Raises:
         InputError: the folder was named, and holds a result of another kind.
     """
     found = differences(wanted, run, read, grew)
-    replaced = kind is not None and not set(kind) & set(found)
-    remedy = OTHERWISE if kind is None and "command" not in found else "name another --out"
-    other = f"{another(next(iter(found.values())))}; {remedy}" if found else None
+    other = f"{another(next(iter(found.values())))}; name another --out" if found else None
+    replaced = not set(kind) & found.keys()
     return place_of(wanted, other, digest(dict(run)), named=named, replaced=replaced, tell=tell)
 
 

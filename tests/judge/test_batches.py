@@ -158,7 +158,7 @@ def test_the_state_belongs_to_what_was_sent(stub_of, job_on, log):
     batch_job(job_on(stub))
     rows = log.read_text().replace("Q3?", "Q33?")
     log.write_text(rows)
-    with pytest.raises(InputError, match="holds a run with other settings"):
+    with pytest.raises(InputError, match=r"holds the result of another run \(items: "):
         batch_job(job_on(stub))
     with pytest.raises(InputError, match=f"{STATE}: is about other requests"):
         batch_job(job_on(stub, force=True))

@@ -106,7 +106,9 @@ def test_a_finished_run_is_read_and_its_plan_says_so(stub_of, rows, capsys, tmp_
         (tmp_path / out).chmod(0o755)
         # another run, one that was begun again, and one with a file that was changed
         assert run([*command, "--limit", "2", "--dry-run"]) == 2
-        assert "holds a run with other settings" in capsys.readouterr().err
+        assert (
+            "holds the result of another run (limit: null, here 2); name" in capsys.readouterr().err
+        )
         key = read(f"{out}/manifest.json")["inputs"]["key"]
         for again in ([], ["--force"]):
             if again:
@@ -133,7 +135,7 @@ def test_another_entity_or_group_is_another_run(rows, capsys, tmp_path, old, new
     log = tmp_path / rows
     log.write_text(log.read_text().replace(old, new))
     assert run(command) == 2
-    assert "holds a run with other settings" in capsys.readouterr().err
+    assert "holds the result of another run (items: " in capsys.readouterr().err
     assert run([*command, "--force"]) == 0
     assert "nothing to do" not in capsys.readouterr().err
 

@@ -6,6 +6,9 @@ from lensaudit.errors import InputError
 from lensaudit.files import make_folder, write_json
 from lensaudit.report.shelf import labels
 from lensaudit.results.owner import check_beside, differences, folder_of, folders_for, known_as
+from lensaudit.results.run_folder import RunFolder
+
+KIND = ("score",)
 
 
 def held(folder, run):
@@ -21,32 +24,33 @@ def read(manifest):
 def test_a_folder_is_taken_where_it_is_new_unfinished_or_ones_own(tmp_path):
     run = {"limit": 8, "weights": "a"}
     for wanted in (tmp_path / "new", held(tmp_path / "own", run)):
-        assert folder_of(wanted, run, read, named=True) == wanted
-    (tmp_path / "unfinished").mkdir()
-    assert folder_of(tmp_path / "unfinished", run, read, named=True) == tmp_path / "unfinished"
+        assert folder_of(wanted, run, read, named=True, kind=KIND) == wanted
+    (begun := tmp_path / "unfinished").mkdir()
+    assert folder_of(begun, run, read, named=True, kind=KIND) == begun
 
 
 def test_another_runs_folder_is_left_to_it(tmp_path):
     wanted, run, said = held(tmp_path / "npo", {"limit": 8}), {"limit": 20}, []
-    own = folder_of(wanted, run, read, named=False, tell=said.append)
+    own = folder_of(wanted, run, read, named=False, tell=said.append, kind=KIND)
     assert own.parent == tmp_path
     assert own.name.startswith("npo-")
     assert said == [
         f"{wanted}: holds the result of another run (limit: 8, here 20); this run goes to {own}"
     ]
     held(own, run)
-    assert folder_of(wanted, run, read, named=False) == own  # the same command finds it again
+    # the same command finds it again
+    assert folder_of(wanted, run, read, named=False, kind=KIND) == own
     with pytest.raises(InputError, match=r"limit: 8, here 20\); name another --out"):
-        folder_of(wanted, run, read, named=True)
+        folder_of(wanted, run, read, named=True, kind=["limit"])
 
 
 def test_in_a_named_folder_a_result_of_the_same_kind_is_replaced_and_that_is_told(tmp_path):
     wanted, said = held(tmp_path / "npo", {"score": "uds", "limit": 8}), []
     run = {"score": "uds", "limit": 20}
-    assert folder_of(wanted, run, read, named=True, kind=("score",), tell=said.append) == wanted
+    assert folder_of(wanted, run, read, named=True, kind=KIND, tell=said.append) == wanted
     assert said == [f"{wanted}: held the result of another run (limit: 8, here 20); it is replaced"]
     with pytest.raises(InputError, match="score: uds, here em"):
-        folder_of(wanted, {"score": "em", "limit": 8}, read, named=True, kind=("score",))
+        folder_of(wanted, {"score": "em", "limit": 8}, read, named=True, kind=KIND)
 
 
 def test_a_run_that_asks_for_more_may_replace(tmp_path):
@@ -93,9 +97,12 @@ def test_what_was_put_inside_by_name_or_only_begun_is_in_nobodys_way(tmp_path):
 @pytest.mark.parametrize("text", ['{"inputs": 1}', "[]", "7", "torn"])
 def test_a_manifest_that_says_nothing_is_not_replaced_silently(tmp_path, text):
     (tmp_path / "manifest.json").write_text(text)
-    with pytest.raises(InputError, match=r"manifest\.json is no record"):
-        folder_of(tmp_path, {}, read, named=True)
-    assert folder_of(tmp_path, {}, read, named=False) != tmp_path
+    said = list[str]()
+    assert folder_of(tmp_path, {}, read, named=True, kind=KIND, tell=said.append) == tmp_path
+    assert "(manifest.json is no record of such a run); it is replaced" in said[0]
+    with pytest.raises(InputError, match=f"^{tmp_path}"):  # what took long
+        _ = RunFolder(usual=tmp_path, command="know", key="k").path
+    assert folder_of(tmp_path, {}, read, named=False, kind=KIND) != tmp_path
 
 
 def test_a_folder_is_known_by_its_place_and_other_models_by_name(tmp_path, monkeypatch):
