@@ -304,9 +304,10 @@ def make_batch(encoded: Sequence[Encoded], *, scope: Scope = "span") -> Batch:
     Raises:
         InputError: there is no such `scope`, no example, or in its place why there is none.
     """
-    wrong = [e for e in encoded if not isinstance(e, Encoded)]
-    if wrong or not encoded:
-        raise InputError(f"make_batch wants encoded examples: {[*wrong, 'there are none'][0]}")
+    if not encoded:
+        raise InputError("make_batch wants encoded examples: there are none")
+    for wrong in (e for e in encoded if not isinstance(e, Encoded)):
+        raise InputError(f"make_batch wants encoded examples: {wrong}")
     # any id will do: nothing that is read can see a padded position
     tokens, _ = padded_rows([e.token_ids for e in encoded])
     predict_at, patch_at = torch.zeros(2, *tokens.shape, dtype=torch.bool)

@@ -120,16 +120,13 @@ def told_stops(*checkpoints: Checkpoint) -> dict[str, dict[str, list[int]]]:
 
     Empty for usual checkpoints: their ends are part of the weights' hash.
     """
-    told = {
-        one.weights: sorted(ends)
-        for one in checkpoints
-        # a large tokenizer takes a second to load
-        for ends in [
-            stop_ids(generation_config_of(one).eos_token_id, None)
-            or stop_of(one, load_tokenizer(one))
-        ]
-        if ends != stop_ids(own_end(one), None)
-    }
+    told = {}
+    for one in checkpoints:
+        ends = stop_ids(generation_config_of(one).eos_token_id, None)
+        if not ends:  # a large tokenizer takes a second to load
+            ends = stop_of(one, load_tokenizer(one))
+        if ends != stop_ids(own_end(one), None):
+            told[one.weights] = sorted(ends)
     return {"stop": told} if told else {}
 
 
