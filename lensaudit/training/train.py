@@ -11,7 +11,7 @@ import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
@@ -25,8 +25,9 @@ from torch.nn import Parameter
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
 
-from lensaudit.errors import InputError, WorkError
-from lensaudit.files import make_folder, os_error, sync_folder
+from lensaudit.errors import InputError, LensAuditError, WorkError
+from lensaudit.files import make_folder, os_error, remove_files, sync_folder
+from lensaudit.partials import is_partial
 from lensaudit.results.keyed import keyed_document, write_keyed
 from lensaudit.results.manifest import mark_of
 from lensaudit.text import digest
@@ -346,6 +347,7 @@ class FineTuning(Objective[TrainBatch]):
 
 
 STATE = "training.json"
+_TENSORS = re.compile(r"training-\d{8}\.(?:safetensors|partial)")
 MOMENTS = ("exp_avg", "exp_avg_sq")
 """AdamW's running averages."""
 _OS_ERROR = re.compile(r"os error (\d+)")
@@ -402,6 +404,15 @@ def save_state(
     for old in folder.glob("training-*.safetensors"):
         if old.name != file:
             old.unlink()
+
+
+def drop_state(folder: Path) -> None:
+    """Remove what `save_state` wrote; what else is there stays, and the folder with it."""
+    if folder.is_symlink():
+        return
+    tensors = (one for one in folder.glob("training-*") if _TENSORS.fullmatch(one.name))
+    with suppress(LensAuditError):  # somebody's file keeps the folder
+        remove_files(folder, [folder / STATE, *tensors, *filter(is_partial, folder.glob("*"))])
 
 
 def load_state(

@@ -39,6 +39,7 @@ from lensaudit.training.train import (
     TrainingRun,
     TrainingStep,
     checked_pattern,
+    drop_state,
     seeded,
     train,
     writing,
@@ -220,7 +221,7 @@ def seal_model(
         save_adapter(wrapped, start, out, dtype=dtype)
     files = [one.name for one in _saved_in(out, beside) if one.exists()]
     seal(out, record(), key=key, files=files)
-    shutil.rmtree(out / STATE_FOLDER, ignore_errors=True)
+    drop_state(out / STATE_FOLDER)
 
 
 def _saved_in(folder: Path, beside: str) -> Iterator[Path]:
@@ -354,7 +355,7 @@ class CheckpointJob(ABC):
     def begin(self, run: RunFolder) -> None:
         """Mark the folder as this job's; what a job that is replaced has left there goes first."""
         if run.is_replacing:
-            shutil.rmtree(run.path / STATE_FOLDER, ignore_errors=True)
+            drop_state(run.path / STATE_FOLDER)
             if not (run.path / MANIFEST).exists():  # it was killed before it named its files
                 for one in _saved_in(run.path, self.beside):
                     one.unlink(missing_ok=True)
@@ -394,7 +395,7 @@ class CheckpointJob(ABC):
         with alone(out):
             if run.is_done:
                 # of a run that was killed between its manifest and its last line
-                shutil.rmtree(state, ignore_errors=True)
+                drop_state(state)
                 return False
             started = time.monotonic()
             self.begin(run)

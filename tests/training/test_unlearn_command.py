@@ -147,9 +147,16 @@ def test_an_interrupted_run_resumes_to_the_same_bits(place, tmp_path, monkeypatc
     assert run(arguments(place, tmp_path / "cut", *more, steps=5)) == 130
     assert not (tmp_path / "cut" / "manifest.json").exists()
     monkeypatch.undo()
+    (tmp_path / "cut" / "training" / "training-notes.txt").write_text("mine")
     assert run(arguments(place, tmp_path / "cut", *more, steps=5)) == 0
     assert same(weights(tmp_path / "whole"), weights(tmp_path / "cut"))
-    assert not (tmp_path / "cut" / "training").exists()
+    assert not (tmp_path / "whole" / "training").exists()
+    # asked again, or replaced: what somebody keeps there stays
+    for again in ((), ("--seed", "1", "--force")):
+        assert run(arguments(place, tmp_path / "cut", *more, *again, steps=5)) == 0
+        left = [one.name for one in (tmp_path / "cut" / "training").iterdir()]
+        assert left == ["training-notes.txt"]
+    assert run(arguments(place, tmp_path / "cut", *more, "--force", steps=5)) == 0
     steps = (tmp_path / "cut" / "losses.csv").read_text().splitlines()
     assert steps == (tmp_path / "whole" / "losses.csv").read_text().splitlines()
     assert len(steps) == 6
