@@ -252,7 +252,12 @@ def rows_each(n: int, authors: int | None, per_author: float | None = None) -> f
 
 
 def beyond(
-    view: View, own: float, full: float, retain: float, each: float, n_ways: int = 1
+    view: View,
+    own: float | int,
+    full: float,
+    retain: float,
+    each: float | int,
+    n_ways: int = 1,
 ) -> View:
     """What it says, by counts, as a share of what `full` says beyond `retain`.
 
