@@ -364,7 +364,8 @@ class RelearnAudit:
 
     def _measured(self) -> RelearnRecord:
         for name, folder in self.folders.items():
-            self._make(name, folder)
+            if folder != self.keep:  # which was made before
+                self._make(name, folder)
         found = shifts(self.folders, self.audit, self.suite, self.run.path)
         return RelearnRecord(key=self.run.key, shifts=list(found))
 

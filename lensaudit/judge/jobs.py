@@ -182,11 +182,12 @@ class JudgeJob:
         asked = self.settings
         log = (asked.log if asked.log.is_dir() else asked.log.parent).resolve().name
         usual = results_folder() / f"{slug(log)}-judge-{slug(name_of(asked.by))}"
+        inputs = {name: one for name, one in self._inputs.items() if name != "log"}
         return RunFolder(
             usual=asked.out or usual,
             command=COMMAND,
             key=self.key,
-            asked={"options": {"limit": asked.limit}, "inputs": self._inputs},
+            asked={"options": {"limit": asked.limit}, "inputs": inputs},
             named=bool(asked.out),
             force=asked.force,
             tell=tell,
@@ -194,9 +195,10 @@ class JudgeJob:
 
     @property
     def key(self) -> str:
-        """Content hash of what is judged, and by whom."""
+        """Content hash of what is judged, and by whom; of models their weights."""
+        weights = {role: one["weights"] for role, one in self._models.items()}
         rows = [[one.context, one.idx, one.gap] for one in self.ordered]
-        return digest({**self._inputs, "log": rows})
+        return digest({**self._inputs, **weights, "log": rows})
 
     def written(self) -> "JudgeJob":
         """Itself, after scores, rows, replies, the summary and, last, the manifest are written."""
@@ -239,13 +241,18 @@ class JudgeJob:
     @property
     def _inputs(self) -> dict[str, Any]:
         """What was judged, and by whom."""
-        made = self.source.with_name(MANIFEST)
         return {
-            **(models_in(json_object(made)) if made.exists() else {}),
+            **self._models,
             "log": str(self.source),
             "items": self.digest,
             "judge": json.loads(canonical_json(dict(self.grader.identity))),
         }
+
+    @property
+    def _models(self) -> dict[str, Any]:
+        """Role -> model, of the run whose log is judged."""
+        made = self.source.with_name(MANIFEST)
+        return models_in(json_object(made)) if made.exists() else {}
 
     def _options(self) -> dict[str, Any]:
         settings, client = self.settings, self.client

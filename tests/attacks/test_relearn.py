@@ -361,6 +361,20 @@ def test_an_audit_leaves_the_checkpoints_that_another_one_scores(quick, keep, tm
     assert (asked.keep is None) or (asked.keep / "config.json").exists()
 
 
+def test_a_checkpoint_that_is_kept_is_made_once(quick, tmp_path, monkeypatch):
+    """The audit holds its folder meanwhile, where whoever makes it again would wait for it."""
+    made, make = [], RelearnAudit._make
+
+    def counted(audit, name, folder):
+        made.append(folder.name)
+        return make(audit, name, folder)
+
+    monkeypatch.setattr(RelearnAudit, "_make", counted)
+    kept = tmp_path / "kept"
+    assert replace(quick[0], keep=kept, work=kept / "audit").found() == (SCORED,)
+    assert sorted(made) == ["demo-retain", "kept"]
+
+
 def test_a_plan_counts_no_checkpoint_that_a_killed_audit_has_trained(quick):
     asked, _ = quick
     there = asked.work / "attacked" / "demo-masked_upper"

@@ -8,6 +8,7 @@ from support.outside import PACKAGE, PLUGIN, entry_points, nothing_left, of_the_
 
 from lensaudit.cli.main import run
 from lensaudit.errors import WorkError
+from lensaudit.files import write_json
 from lensaudit.judge import jobs
 from lensaudit.judge.items import GradedItem, JudgeRequest
 from lensaudit.judge.jobs import JudgeJob, refuse_unfinished
@@ -80,6 +81,16 @@ def test_a_finished_run_is_found_from_another_folder_too(rows, capsys, tmp_path,
     capsys.readouterr()
     assert run(["judge", "run", f"../{rows}", "--out", "../out", "--by", "words:entity"]) == 0
     assert "../out holds this run already; nothing to do" in capsys.readouterr().err
+
+
+def test_what_a_model_is_called_is_no_part_of_a_run(rows, capsys, tmp_path):
+    log = Path(rows)
+    made = log.with_name("manifest.json")
+    for name in ("demo/npo", "../copy"):
+        one = {"name": name, "weights": "sha256:w"}
+        write_json(made, {"command": "eval", "inputs": {"model": one}})
+        assert run(["judge", "run", rows, "--out", str(tmp_path / "j"), "--by", "words:idk"]) == 0
+    assert "holds this run already; nothing to do" in capsys.readouterr().err
 
 
 def test_a_finished_run_is_read_and_its_plan_says_so(stub_of, rows, capsys, tmp_path):

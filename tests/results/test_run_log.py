@@ -21,7 +21,7 @@ from lensaudit.results.ledger import Ledger
 from lensaudit.results.locate import locate
 from lensaudit.results.manifest import mark_of, signed
 from lensaudit.results.run_folder import RunFolder
-from lensaudit.results.run_log import compare, find_runs, read_run, remove
+from lensaudit.results.run_log import compare, difference, find_runs, read_run, remove
 from lensaudit.turns import in_turn
 
 
@@ -434,3 +434,11 @@ def test_a_remark_is_one_line_whatever_a_folder_is_called(tmp_path, capsys):
     with click.Context(click.Command("x")):
         terminal.notice(f"{tmp_path}/z\nlensaudit: all is well: held another run")
     assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_of_two_runs_other_models_are_told_first():
+    def asked(name, weights):
+        return {"inputs": {"weights": [weights], "source": {"name": name, "weights": weights}}}
+
+    said = difference(asked("demo/npo", "a"), asked("demo/graddiff", "b"))
+    assert said == "source.name: demo/npo, here demo/graddiff"

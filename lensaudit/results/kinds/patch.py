@@ -27,7 +27,6 @@ from lensaudit.results.reading import (
     part,
 )
 from lensaudit.scores.estimate import UNMEASURED, Estimate
-from lensaudit.scores.intervals import clustered_mean
 from lensaudit.settings import COUNTERFACTUAL
 from lensaudit.text import digest
 
@@ -522,6 +521,8 @@ class PatchRun(PatchSummary):
 
         Over the examples that both score; the interval is by authors, or by rows.
         """
+        from lensaudit.scores.intervals import clustered_mean  # scipy takes a while to import
+
         gaps = self.scores - other.scores
         both = np.isfinite(gaps)
         groups = [one.group for one, yes in zip(self.examples, both, strict=True) if yes]
