@@ -55,8 +55,6 @@ _INSIDE: Mapping[str, Sequence[str]] = {
 """Command -> where the runs lie that it makes for its own, each with a manifest."""
 _CONFIGS = ("config.json", "adapter_config.json")
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
-_OF_A_ROLE = re.compile(r"inputs\.[^.]+\.weights")
-"""Weights of a model, first of all that tells two runs apart."""
 _OF_A_MODEL = ("model", "adapter_model", "pytorch_model")
 """What files of weights are called."""
 _NO_MATTER = {
@@ -320,11 +318,15 @@ def difference(there: JsonObject, asked: JsonObject) -> str | None:
     said, ours = _flat(there), _flat(asked)
     unlike = {one for one, value in ours.items() if said.get(one, "null") != value}
     names = [name for name in ours if name in unlike and _weight(name, said) == "explains"]
-    names.sort(key=lambda name: not _OF_A_ROLE.fullmatch(name))
-    for one in names:
-        # of a model rather what it is called, where that differs too
-        called = [f"{one.removesuffix('.weights')}.{name}" for name in ("name", "start")]
-        shown = next((name for name in called if name in unlike), one)
+
+    def called(one: str) -> str | None:
+        """What the model of these weights is called, where that differs too."""
+        named = [f"{one.removesuffix('.weights')}.{name}" for name in ("name", "start")]
+        return next((name for name in named if name in unlike), None)
+
+    # other models first of all
+    for one in sorted(names, key=lambda name: called(name) is None):
+        shown = called(one) or one
         old, new = (texts.get(shown, "null") for texts in (said, ours))
         return f"{shown.partition('.')[2]}: {_short(old)}, here {_short(new)}"
     return None
