@@ -104,13 +104,9 @@ def answer_into(
 def _folder(
     know: Know, source: str, folder: Path | None, tell: Notice, *, force: bool = False
 ) -> RunFolder:
+    asked = {"options": plain(know.settings), "inputs": know.inputs()}
     how = {"force": force or know.settings.force, "tell": tell}
-    return folder_for(COMMAND, source, folder, know.identity(), **_told(know), **how)
-
-
-def _told(know: Know) -> dict[str, Any]:
-    """Options and inputs, as the manifest has them."""
-    return {"options": plain(know.settings), "inputs": know.inputs()}
+    return folder_for(COMMAND, source, folder, know.identity(), **asked, **how)
 
 
 def _answered(know: Know, run: RunFolder, notice: Notice, progress: Tell) -> KnowResult:
@@ -124,10 +120,8 @@ def _answered(know: Know, run: RunFolder, notice: Notice, progress: Tell) -> Kno
 
     record = recorded.in_folder(
         run,
-        know.identity(),
         KnowRecord,
         lambda: write_outcome(asked(), know, out),
-        **_told(know),
         device=know.device,
         files=(*FILES, PERSONS) if know.people else FILES,
         computed=asked,

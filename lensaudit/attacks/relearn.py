@@ -346,10 +346,8 @@ class RelearnAudit:
         out = run.path
         record = recorded.in_folder(
             run,
-            {},
             RelearnRecord,
             self._measured,
-            **self.told,
             device=self.asked.device,
             files=[AUDIT],
             file=AUDIT,

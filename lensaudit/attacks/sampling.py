@@ -34,6 +34,7 @@ from lensaudit.results.kinds.sample import LeakRow, SampleRecord
 from lensaudit.results.reading import SUMMARY
 from lensaudit.results.recorded import planned
 from lensaudit.results.run import RunResult
+from lensaudit.results.run_folder import RunFolder
 from lensaudit.scores.excess import clustered_excess
 from lensaudit.scores.intervals import share_of, typical_size
 from lensaudit.scores.leaks import Errors, leak_at_k, leak_corrected, never_hit_bound
@@ -166,21 +167,30 @@ def sample_into(
     usual_place(COMMAND, source, folder)  # refused before anything is opened
     arms, errors = open_sample(source, settings, notice=notice)
     opened()
-    identity = identity_of(arms, settings, errors)
-    how = {**told(arms, settings), "force": settings.force, "tell": notice}
-    run = folder_for(COMMAND, source, folder, identity, **how)
+    run = _folder(arms, errors, source, settings, folder, notice)
     said = cache(lambda: _said_by_all(arms, settings, progress))
     record = in_folder(
         arms,
         settings,
         run,
-        identity,
         FILES,
         SampleRecord,
         lambda: _written(arms, settings, errors, said(), run.path),
         said,
     )
     return RunResult(source, run.path, record)
+
+
+def _folder(
+    opened: Worst,
+    errors: Errors | None,
+    source: str,
+    settings: SampleSettings,
+    folder: Path | None,
+    tell: Notice,
+) -> RunFolder:
+    how = {**told(opened, settings), "force": settings.force, "tell": tell}
+    return folder_for(COMMAND, source, folder, identity_of(opened, settings, errors), **how)
 
 
 def identity_of(opened: Worst, settings: SampleSettings, errors: Errors | None) -> dict[str, Any]:
@@ -208,9 +218,7 @@ def plan_sample(
     """
     usual_place(COMMAND, source, folder)  # refused before anything is opened
     opened, errors = open_sample(source, settings, notice=notice)
-    identity = identity_of(opened, settings, errors)
-    how = {**told(opened, settings), "force": settings.force, "tell": notice}
-    run = folder_for(COMMAND, source, folder, identity, **how)
+    run = _folder(opened, errors, source, settings, folder, notice)
     return planned(run, lambda: plan_text(opened, settings), fresh=settings.fresh)
 
 

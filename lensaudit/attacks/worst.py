@@ -274,7 +274,6 @@ def in_folder(
     worst: Worst,
     settings: ControlArm,
     run: RunFolder,
-    identity: Mapping[str, Any],
     files: Sequence[str],
     record: type[Record],
     work: Callable[[], Record],
@@ -283,10 +282,8 @@ def in_folder(
     """The record of a run in its folder: read where it is finished, else made now."""
     return recorded.in_folder(
         run,
-        identity,
         record,
         work,
-        **told(worst, settings),
         device=worst.audit.settings.device,
         files=files,
         fresh=settings.fresh,
@@ -510,7 +507,6 @@ def worst_into(
         worst,
         settings,
         run,
-        worst.identity(),
         FILES,
         WorstRecord,
         lambda: _written(worst, settings, run.path, found()),

@@ -47,7 +47,7 @@ from lensaudit.results.appended import read_appended
 from lensaudit.results.kinds.judge import GradeSummary, JudgeRecord
 from lensaudit.results.locate import Found
 from lensaudit.results.manifest import MANIFEST, manifest, models_in
-from lensaudit.results.reading import document, json_object
+from lensaudit.results.reading import SUMMARY, document, json_object
 from lensaudit.results.run_folder import RunFolder, held, nothing_to_do, seal
 from lensaudit.scores.estimate import NO_ROWS
 from lensaudit.scores.intervals import clustered_mean
@@ -148,7 +148,7 @@ class JudgeJob:
         folder = run.path
         if self.settings.fresh or not run.is_done:
             return None
-        said: JudgeRecord = Found("judge", folder / "summary.json").record
+        said: JudgeRecord = Found("judge", folder / SUMMARY).record
         lines = list(read_appended(folder / "results.jsonl"))
         rows = tuple(map(GradedItem.read, self.ordered, lines))
         job = replace(self, folder=folder, rows=rows, record=said)
@@ -232,7 +232,7 @@ class JudgeJob:
         used = dict.fromkeys(key for row in self.rows for key in row.keys if key in raw)
         write_jsonl(folder / "raw.jsonl", ({"key": key, "response": raw[key]} for key in used))
         record = record_of(self)
-        write_json(folder / "summary.json", document(record))
+        write_json(folder / SUMMARY, document(record))
         how = {"options": self._options(), "inputs": self._inputs, "device": "none"}
         made = manifest(COMMAND, kind="judge", **how, started=self.started)
         seal(folder, made, key=self.key, files=FILES)
@@ -452,7 +452,7 @@ def _template_of(by: str) -> str:
 
 
 COMMAND = "judge"
-FILES = ("scores.csv", "summary.csv", "results.jsonl", "raw.jsonl", "summary.json")
+FILES = ("scores.csv", "summary.csv", "results.jsonl", "raw.jsonl", SUMMARY)
 
 
 def columns(job: JudgeJob) -> dict[str, dict[str, GradeSummary]]:

@@ -1,27 +1,23 @@
 """One record in one folder: read where the run is finished, else made and written there."""
 
 import time
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable
 
 from lensaudit.files import write_json
 from lensaudit.progress import Notice, unheard
 from lensaudit.results.manifest import MANIFEST, manifest
-from lensaudit.results.reading import Record, document, read_as
+from lensaudit.results.reading import SUMMARY, Record, document, read_as
 from lensaudit.results.run_folder import RunFolder, held, nothing_to_do, seal
 
 
 def in_folder(
     run: RunFolder,
-    identity: Mapping[str, Any],
     record: type[Record],
     work: Callable[[], Record],
     *,
-    options: Mapping[str, Any],
-    inputs: Mapping[str, Any],
     device: str,
     files: Iterable[str],
-    file: str = "summary.json",
+    file: str = SUMMARY,
     kind: str | None = None,
     fresh: bool = False,
     ready: Callable[[], object] = lambda: None,
@@ -31,12 +27,9 @@ def in_folder(
     """The record of a run in its folder: read where it is finished, else made now.
 
     Args:
-        run: its folder.
-        identity: what tells it from others.
+        run: its folder, which says what is asked.
         record: of its kind, as its file holds it.
         work: writes all other files, and returns the record.
-        options: of the run, for the manifest.
-        inputs: what each name stood for, for the manifest.
         device: for the manifest.
         files: that the manifest answers for.
         file: of the record.
@@ -59,11 +52,10 @@ def in_folder(
     if (out / MANIFEST).exists():
         computed()
     run.begin()
-    found, inputs = work(), {**identity, **inputs}
+    found = work()
     write_json(path, document(found))
-    command = run.command
-    how = {"options": options, "inputs": inputs, "device": device, "started": started}
-    made = manifest(command, kind=kind or command.partition(" ")[0], **how)
+    how = {**run.asked, "device": device, "started": started}
+    made = manifest(run.command, kind=kind or run.command.partition(" ")[0], **how)
     seal(out, made, key=run.key, files=files, name=run.manifest)
     return found
 

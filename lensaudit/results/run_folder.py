@@ -7,7 +7,7 @@ folder with a manifest is finished; one with a mark can go on; readers compare t
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -133,8 +133,8 @@ class RunFolder:
     command: str
     key: str
     """Of all that tells the run from others of the command; the package's code is no part of it."""
-    asked: JsonObject | None = None
-    """Options and inputs of the run, as its manifest will have them: they name what differs."""
+    asked: JsonObject = field(default_factory=dict)
+    """Options and inputs of the run, as its manifest has them: they name what differs."""
     named: bool = True
     force: bool = False
     tell: Notice = unheard

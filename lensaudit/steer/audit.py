@@ -30,6 +30,7 @@ from lensaudit.results.kinds.directions import DirectionsRecord, Experiment, Rec
 from lensaudit.results.ledger import Ledger
 from lensaudit.results.manifest import NamedModel
 from lensaudit.results.owner import check_free
+from lensaudit.results.reading import SUMMARY
 from lensaudit.results.run import RunResult
 from lensaudit.results.run_folder import LogFolder
 from lensaudit.results.run_log import tell_replaced
@@ -66,7 +67,7 @@ from lensaudit.training.rows import load_rows
 
 LOG = "interventions.jsonl"
 COMMAND = "steer audit"
-FILES = ("summary.json",)
+FILES = (SUMMARY,)
 
 
 def open_audit(settings: DirectionSettings, notice: Notice = unheard) -> DirectionsAudit:
@@ -147,14 +148,10 @@ def run(audit: DirectionsAudit, progress: Tell = unheard, notice: Notice = unhea
         progress: told how many folds are done.
         notice: told which lines of an earlier run do not count.
     """
-    options, inputs = _recorded(audit)
     record = recorded.in_folder(
         _folder(audit),
-        {},
         DirectionsRecord,
         lambda: _tried(audit, progress, notice),
-        options=options,
-        inputs=inputs,
         device=audit.session.settings.device,
         files=FILES,
         kind="directions",
@@ -164,8 +161,14 @@ def run(audit: DirectionsAudit, progress: Tell = unheard, notice: Notice = unhea
 
 
 def _folder(audit: DirectionsAudit) -> LogFolder:
-    key = digest([SCHEMA, audit.identity(), audit.kinds])
-    return LogFolder(usual=audit_folder(audit.settings), command=COMMAND, key=key, files=FILES)
+    options, inputs = _recorded(audit)
+    return LogFolder(
+        usual=audit_folder(audit.settings),
+        command=COMMAND,
+        key=digest([SCHEMA, audit.identity(), audit.kinds]),
+        asked={"options": options, "inputs": inputs},
+        files=FILES,
+    )
 
 
 def _tried(audit: DirectionsAudit, progress: Tell, notice: Notice) -> DirectionsRecord:

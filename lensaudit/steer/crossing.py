@@ -10,9 +10,8 @@ chosen on, as `steer eval` does.
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -50,7 +49,7 @@ from lensaudit.steer.evaluate import (
     levels_of,
     paired_gaps,
 )
-from lensaudit.steer.judging import chosen_judges, identity_of, judges
+from lensaudit.steer.judging import chosen_judges, identity_of, judges_when_asked
 from lensaudit.steer.settings import CrossSettings
 from lensaudit.steer.trait import (
     COMMAND,
@@ -104,7 +103,15 @@ class Crossing:
     @cached_property
     def results(self) -> LogFolder:
         """The folder, and whether it holds this very run."""
-        return LogFolder(usual=self.folder, command=COMMAND, key=self.key, files=[CROSSED])
+        first = self.jobs[0]
+        hashes = [one.vector.hash() for one in first.rows[1 :: 1 + self.settings.n_random]]
+        return LogFolder(
+            usual=self.folder,
+            command=COMMAND,
+            key=self.key,
+            asked={"options": self.recorded, "inputs": {**first.inputs(), "vectors": hashes}},
+            files=[CROSSED],
+        )
 
     def plan(self) -> str:
         """What a run would do, in lines.
@@ -134,21 +141,12 @@ class Crossing:
         Raises:
             PartialError: some answers could not be judged; the rest is written.
         """
-        settings, first = self.settings, self.jobs[0]
-        hashes = [one.vector.hash() for one in first.rows[1 :: 1 + settings.n_random]]
-        with ExitStack() as stack:
-            opening = judges(
-                settings.judge, settings.coherence_judge, settings, progress, self.notice
-            )
-            by = cache(lambda: stack.enter_context(opening))
+        with judges_when_asked(self.settings, progress, self.notice) as by:
             found = recorded.in_folder(
                 self.results,
-                {},
                 TraitMatrix,
                 lambda: self.judged_by(by(), progress),
-                options=self.recorded,
-                inputs={**first.inputs(), "vectors": hashes},
-                device=first.device,
+                device=self.jobs[0].device,
                 files=[CROSSED],
                 file=CROSSED,
                 kind="traits",
@@ -165,9 +163,9 @@ class Crossing:
         """
         with alone(self.folder):
             asked = list(self._asked(by, progress))
-        found = matrix_of(asked, self.left_out, self._how(by))
-        write_json(self.folder / CROSSED, document(found))
-        check_judged([level for one in asked for level in one.rows], self.folder)
+            found = matrix_of(asked, self.left_out, self._how(by))
+            write_json(self.folder / CROSSED, document(found))
+            check_judged([level for one in asked for level in one.rows], self.folder)
         return found
 
     def _asked(self, by: Any, progress: Tell) -> Iterator[Steering]:

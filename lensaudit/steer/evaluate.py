@@ -13,10 +13,9 @@ of the questions added: what is chosen on one half is reported on the other (`st
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from functools import cache, cached_property
+from functools import cached_property
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -50,7 +49,13 @@ from lensaudit.steer.asking import Ask, TraitModel, said_in
 from lensaudit.steer.correlations import pearson, varied
 from lensaudit.steer.estimators import LAYER_CONVENTION, SteeringVector, load_vector
 from lensaudit.steer.generate import Edits, adding
-from lensaudit.steer.judging import PASSING, JudgedAnswer, chosen_judges, identity_of, judges
+from lensaudit.steer.judging import (
+    PASSING,
+    JudgedAnswer,
+    chosen_judges,
+    identity_of,
+    judges_when_asked,
+)
 from lensaudit.steer.settings import AskSettings, EvalSettings, LayerSettings
 from lensaudit.steer.trait import COMMAND, Trait, check_disjoint, files_of, load_trait
 from lensaudit.text import digest
@@ -404,8 +409,16 @@ class Steering(TraitModel):
     def results(self) -> LogFolder:
         """The folder, and whether it holds this very run."""
         file, name = self.files
+        hashes = list(dict.fromkeys(one.vector.hash() for one in self.rows))
+        of_layers = isinstance(self.settings, LayerSettings)
+        vectors = {"vectors": hashes} if of_layers else {"vector": hashes[0]}
         return LogFolder(
-            usual=self.folder, command=COMMAND, key=self.key, files=[file], manifest=name
+            usual=self.folder,
+            command=COMMAND,
+            key=self.key,
+            asked={"options": self.recorded, "inputs": {**self.inputs(), **vectors}},
+            files=[file],
+            manifest=name,
         )
 
     def plan(self) -> str:
@@ -433,22 +446,13 @@ class Steering(TraitModel):
         Raises:
             PartialError: some answers could not be judged; the rest is written.
         """
-        settings, (file, _) = self.settings, self.files
-        of_layers = isinstance(settings, LayerSettings)
-        hashes = list(dict.fromkeys(one.vector.hash() for one in self.rows))
-        vectors = {"vectors": hashes} if of_layers else {"vector": hashes[0]}
-        with ExitStack() as stack:
-            opening = judges(
-                settings.judge, settings.coherence_judge, settings, progress, self.notice
-            )
-            by = cache(lambda: stack.enter_context(opening))
+        file, _ = self.files
+        of_layers = isinstance(self.settings, LayerSettings)
+        with judges_when_asked(self.settings, progress, self.notice) as by:
             found = recorded.in_folder(
                 self.results,
-                {},
                 LayerSweep if of_layers else CoefficientSweep,
                 lambda: replace(self, progress=progress).judged_by(by()),
-                options=self.recorded,
-                inputs={**self.inputs(), **vectors},
                 device=self.device,
                 files=[file],
                 file=file,

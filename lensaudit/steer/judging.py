@@ -1,8 +1,9 @@
 """What judges say of answers about a trait; each answer is judged once, and the verdict kept."""
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from lensaudit.judge.scalar import ScalarJudge
 from lensaudit.judge.settings import JudgeAccess
 from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results.ledger import Ledger
+from lensaudit.steer.settings import AskSettings
 from lensaudit.text import digest
 
 JUDGEMENTS = "judgements.jsonl"
@@ -124,6 +126,16 @@ def judges(
 def judge_names(judge: str, coherence: str | None) -> tuple[str, str]:
     """Names of the judge of the trait, and of the judge of coherence."""
     return judge, coherence or ("variety" if judge in PROGRAMMATIC else judge)
+
+
+@contextlib.contextmanager
+def judges_when_asked(
+    access: AskSettings, progress: Tell, notice: Notice
+) -> Iterator[Callable[[], tuple[Judge, Judge]]]:
+    """`judges` of a run, which are opened when they are first called for."""
+    with contextlib.ExitStack() as stack:
+        opening = judges(access.judge, access.coherence_judge, access, progress, notice)
+        yield cache(lambda: stack.enter_context(opening))
 
 
 def chosen_judges(

@@ -21,14 +21,12 @@ class Counted:
 
 def recorded(folder, n, *, computed=lambda: None, **how):
     identity = {"command": "worst", "n": n}
-    run = RunFolder(usual=folder, command="worst", key=str(n), force=True)
+    asked = {"options": {}, "inputs": identity}
+    run = RunFolder(usual=folder, command="worst", key=str(n), asked=asked, force=True)
     return in_folder(
         run,
-        identity,
         Counted,
         lambda: Counted(n),
-        options={},
-        inputs={},
         device="cpu",
         files=("summary.json",),
         computed=computed,

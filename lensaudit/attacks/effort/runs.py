@@ -50,7 +50,7 @@ from lensaudit.progress import Notice, Tell, unheard
 from lensaudit.results.kinds.effort import EffortArm, EffortRecord, TrainingRate
 from lensaudit.results.manifest import manifest
 from lensaudit.results.owner import check_beside, check_free, claim
-from lensaudit.results.reading import document
+from lensaudit.results.reading import SUMMARY, document
 from lensaudit.results.run_log import tell_replaced
 from lensaudit.scores.intervals import typical_size
 from lensaudit.scores.recovery import Arms
@@ -67,7 +67,7 @@ from lensaudit.turns import alone
 DEMO_LRS = (3e-4, 1e-3)
 """Of `rtt`'s for the embedded family; 3e-3 breaks `full` before it brings anything back."""
 COMMAND = "effort"
-FILES = ("summary.json",)
+FILES = (SUMMARY,)
 SHARES = {"e50": 0.5, "e80": 0.8}
 
 
@@ -320,7 +320,7 @@ def _deposit(
     )
     record = replace(record, notes=_notes(ready, arms.source, record))
     folder = ready.folders[name]
-    write_json(folder / "summary.json", document(record))
+    write_json(folder / SUMMARY, document(record))
     manifest(
         COMMAND,
         kind="effort",

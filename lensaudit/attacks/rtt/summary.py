@@ -40,7 +40,7 @@ from lensaudit.results.integrity import check_whole
 from lensaudit.results.kinds.rtt import CONDITIONS as COLUMNS
 from lensaudit.results.kinds.rtt import Accuracy, Gate, RttOutcome, RttRecord
 from lensaudit.results.manifest import BEGUN
-from lensaudit.results.reading import document
+from lensaudit.results.reading import SUMMARY, document
 from lensaudit.results.renewal import renew
 from lensaudit.scores.estimate import UNMEASURED, Estimate
 from lensaudit.scores.intervals import clustered_mean, typical_size
@@ -273,7 +273,7 @@ def gate_of(study: StudyRecord, log: Log, readout: str | None = None) -> str:
 
 ACCURACIES: Mapping[str, Condition] = {COLUMNS[name][1]: name for name in MEANINGS}
 """Column -> condition; `control` is new here, the rest are the upstream fork's."""
-SUMMARIES = ("summary.csv", "summary.json", *CSVS.values())
+SUMMARIES = ("summary.csv", SUMMARY, *CSVS.values())
 
 
 def write_summaries(summaries: Sequence[Summary], log: Log, folder: Path) -> tuple[Path, Path]:
@@ -284,9 +284,7 @@ def write_summaries(summaries: Sequence[Summary], log: Log, folder: Path) -> tup
     write_csvs(log, folder)
     rows = [csv_row(one, log) for one in summaries]
     table = write_csv(folder / "summary.csv", list(rows[0]), [list(row.values()) for row in rows])
-    return table, write_json(
-        folder / "summary.json", [document(record_of(one)) for one in summaries]
-    )
+    return table, write_json(folder / SUMMARY, [document(record_of(one)) for one in summaries])
 
 
 def csv_row(summary: Summary, log: Log) -> dict[str, Any]:
