@@ -25,7 +25,7 @@ from lensaudit.results.owner import check_free
 from lensaudit.results.question import Key, Question
 from lensaudit.results.reading import SUMMARY, read_as
 from lensaudit.results.run import RunResult
-from lensaudit.results.run_folder import RunFolder, nothing_to_do
+from lensaudit.results.run_folder import RunFolder, taken_as_it_is
 from lensaudit.settings import Option, Place, results_folder, several
 from lensaudit.text import digest, slug
 
@@ -125,7 +125,7 @@ def once(
         manifests = [one / manifest for one in places]
         result = told(question, manifests, lambda: read(places), notice)
         for one in places if says and result is not None else ():
-            notice(nothing_to_do(one))
+            notice(taken_as_it_is(one))
         return result
 
     def make(question: Question) -> tuple[R, list[Path]]:

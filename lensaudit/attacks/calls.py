@@ -39,7 +39,7 @@ from lensaudit.results.kinds.worst import WorstRecord
 from lensaudit.results.manifest import MANIFEST, using
 from lensaudit.results.reading import SUMMARY, json_object, part, read_as
 from lensaudit.results.run import RunResult
-from lensaudit.results.run_folder import nothing_to_do
+from lensaudit.results.run_folder import taken_as_it_is
 from lensaudit.training.record import STATE_FOLDER
 from lensaudit.training.settings import UnlearnSettings
 
@@ -189,10 +189,9 @@ class Trained:
     what: str = ""
     """How it was made, in words, where it is new."""
 
-    @property
     def there(self) -> str:
         """Message that the model was in the folder before."""
-        return nothing_to_do(self.out, "model")
+        return taken_as_it_is(self.out, "model")
 
 
 def relearned(

@@ -154,7 +154,7 @@ def quantize(settings: RoundSettings, as_json: bool, dry_run: bool) -> None:
     with during(LOOKING):
         made = library.attacks_calls.quantized(settings, notice=notice)
     if not made.new:
-        notice(made.there)
+        notice(made.there())
         if not as_json:
             return
     found = library.attacks_result.rounded(settings.method, made.out)
@@ -280,7 +280,7 @@ def print_trained(
 ) -> None:
     """What a training run came to; of a folder that was there already only JSON tells more."""
     if not made.new:
-        notice(made.there)
+        notice(made.there())
         if not as_json:
             return
     losses = library.training_record.kept_losses(made.out)

@@ -32,7 +32,7 @@ from lensaudit.results.manifest import MANIFEST, manifest
 from lensaudit.results.owner import check_free
 from lensaudit.results.reading import checked, json_object, part
 from lensaudit.results.roles import check_roles
-from lensaudit.results.run_folder import RunFolder
+from lensaudit.results.run_folder import RunFolder, taken_as_it_is
 from lensaudit.text import digest
 from lensaudit.training.rows import load_rows, rows_hash
 from lensaudit.training.trainee import seal_model
@@ -182,6 +182,7 @@ class Bed:
         """
         run = RunFolder(usual=folder, command=COMMAND, key=key, force=True)
         if run.is_done:
+            taken_as_it_is(run.path)
             return
         self.notice(f"{doing} {folder.parent.name}/{folder.name}")
         started = time.monotonic()

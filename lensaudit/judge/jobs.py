@@ -48,7 +48,7 @@ from lensaudit.results.kinds.judge import GradeSummary, JudgeRecord
 from lensaudit.results.locate import Found
 from lensaudit.results.manifest import MANIFEST, manifest, models_in
 from lensaudit.results.reading import SUMMARY, document, json_object
-from lensaudit.results.run_folder import RunFolder, held, nothing_to_do, seal
+from lensaudit.results.run_folder import RunFolder, held, seal, taken_as_it_is
 from lensaudit.scores.estimate import NO_ROWS
 from lensaudit.scores.intervals import clustered_mean
 from lensaudit.settings import results_folder
@@ -385,7 +385,7 @@ def run_job(
             return _run(opened, tell)
         with contextlib.suppress(InputError):
             if (found := opened.found_again(opened.placed())) is not None:
-                tell(nothing_to_do(opened.placed(tell).path))
+                tell(taken_as_it_is(opened.placed(tell).path))
                 return found
     with opened.asking(progress) as asking:
         return _run(asking, tell)

@@ -7,7 +7,7 @@ from lensaudit.files import write_json
 from lensaudit.progress import Notice, unheard
 from lensaudit.results.manifest import MANIFEST, manifest
 from lensaudit.results.reading import SUMMARY, Record, document, read_as
-from lensaudit.results.run_folder import RunFolder, held, nothing_to_do, seal
+from lensaudit.results.run_folder import RunFolder, held, seal, taken_as_it_is
 
 
 def in_folder(
@@ -46,7 +46,7 @@ def in_folder(
     started, out = time.monotonic(), run.path
     path = out / file
     if run.is_done and not fresh:
-        notice(nothing_to_do(out))
+        notice(taken_as_it_is(out))
         return read_as(record, path)
     ready()
     if (out / MANIFEST).exists():

@@ -72,8 +72,13 @@ def held(folder: Path, what: str = "run") -> str:
     return f"{folder} holds this {what} already"
 
 
-def nothing_to_do(folder: Path, what: str = "run") -> FolderRemark:
-    """Message where a run is asked again and its result is read."""
+def taken_as_it_is(folder: Path, what: str = "run") -> FolderRemark:
+    """Message where a run is asked again and its result is read.
+
+    The mark of having begun goes, which a run leaves that is killed right behind its manifest.
+    """
+    with suppress(OSError):  # it may lie where nobody writes
+        (folder / BEGUN).unlink(missing_ok=True)
     return FolderRemark(f"{held(folder, what)}; nothing to do")
 
 

@@ -22,7 +22,7 @@ from lensaudit.progress import Notice, Tell, unheard
 from lensaudit.results.keyed import keyed_document
 from lensaudit.results.manifest import manifest
 from lensaudit.results.reading import null
-from lensaudit.results.run_folder import held, nothing_to_do
+from lensaudit.results.run_folder import held, taken_as_it_is
 from lensaudit.settings import plain
 from lensaudit.steer.asking import (
     TraitModel,
@@ -141,7 +141,7 @@ def run(job: TraitModel, progress: Tell) -> list[SteeringVector]:
     """Estimate the directions and write them to `vectors/`, or read what a finished run wrote."""
     started, settings, vectors = time.monotonic(), job.settings, found_again(job)
     if vectors is not None:
-        job.notice(nothing_to_do(job.folder))
+        job.notice(taken_as_it_is(job.folder))
     else:
         job = replace(job, progress=progress)
         vectors = extract(job, samples_of(job))

@@ -37,7 +37,7 @@ from lensaudit.results.manifest import BEGUN, MANIFEST, code_digest, manifest, s
 from lensaudit.results.owner import check_free
 from lensaudit.results.planned import PARTS, RESULT, TO_DO
 from lensaudit.results.reading import json_object, part
-from lensaudit.results.run_folder import begin, finished, nothing_to_do, seal
+from lensaudit.results.run_folder import begin, finished, seal, taken_as_it_is
 from lensaudit.settings import COUNTERFACTUAL
 from lensaudit.sweep.attempts import (
     UnitState,
@@ -148,7 +148,7 @@ def _collect(
     key = digest([sweep.hash, missing, of_units, with_pandas, code_digest()])
     variants = _variants(states)
     if _is_there(folder, key, variants):
-        notice(nothing_to_do(folder))
+        notice(taken_as_it_is(folder))
         return
     values, words = dict[Unit, Values](), dict[Unit, list[Verdict]]()
     nulls = read_calibration()

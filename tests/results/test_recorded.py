@@ -48,6 +48,18 @@ def test_what_is_replaced_stays_until_what_replaces_it_is_there(tmp_path, n, fre
     assert recorded(tmp_path, n, computed=broken) == Counted(n)  # it is only read
 
 
+def test_a_run_killed_right_behind_its_manifest_is_finished_by_the_next(tmp_path):
+    recorded(tmp_path, 1)
+    done = sorted(one.name for one in tmp_path.iterdir())
+    (tmp_path / BEGUN).write_text('{"command": "worst", "inputs": {"key": "1"}}')
+
+    def broken():
+        raise WorkError("it was computed again")
+
+    assert recorded(tmp_path, 1, computed=broken) == Counted(1)
+    assert sorted(one.name for one in tmp_path.iterdir()) == done
+
+
 ASKED = {
     "options": {"seed": 0, "limit": None, "device": "cpu"},
     "inputs": {"source": {"name": "demo/npo", "weights": "a"}, "facts": "f", "lora": None},
