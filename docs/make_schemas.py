@@ -16,20 +16,20 @@ from typing import Any
 from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema
 
-from lensaudit.results.kinds.curve import CurveRow
-from lensaudit.results.kinds.directions import Recovery
+from lensaudit.kinds.curve import CurveRow
+from lensaudit.kinds.directions import Recovery
+from lensaudit.kinds.rtt import Accuracy
+from lensaudit.kinds.steering import LayerScore
 from lensaudit.results.kinds.eval import MetricResult
 from lensaudit.results.kinds.patch import WRITTEN
-from lensaudit.results.kinds.rtt import Accuracy
-from lensaudit.results.kinds.steering import LayerScore
-from lensaudit.results.kinds.table import KINDS
+from lensaudit.results.kinds.table import kinds
 from lensaudit.scores.estimate import UNMEASURED, Estimate
 from lensaudit.settings import COUNTERFACTUAL
 
 SCHEMAS = Path(__file__).resolve().parent / "schemas"
 WIDTH = 90
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
-VERSIONS: Mapping[str, int] = dict.fromkeys(KINDS, 1)
+VERSIONS: Mapping[str, int] = dict.fromkeys(kinds(), 1)
 """Kind of a result -> version of its file; one more where a reader of the last one would fail."""
 
 _MEASURED = Estimate(0.5, 0.25, 0.75, 9, "why")
@@ -180,7 +180,7 @@ def _words(record: type) -> dict[str, str]:
 
 def schema_of(kind: str) -> dict[str, Any]:
     """The schema of the file that marks a result of a kind."""
-    row = KINDS[kind]  # type: ignore[index]
+    row = kinds()[kind]
     record = Mapping[str, MetricResult] if kind == "eval" else row.record
     adapter = TypeAdapter(record)
     body = adapter.json_schema(mode="serialization", schema_generator=ResultSchema)
@@ -263,7 +263,7 @@ def place_of(kind: str) -> Path:
 def main() -> None:
     """Write all of them."""
     SCHEMAS.mkdir(exist_ok=True)
-    for kind in KINDS:
+    for kind in kinds():
         place_of(kind).write_text(text_of(kind), encoding="utf-8")
 
 

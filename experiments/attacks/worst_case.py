@@ -27,7 +27,7 @@ from lensaudit.attacks.worst import Worst, open_worst, run_all, summary_of
 from lensaudit.data.tofu import forget_set
 from lensaudit.files import make_folder, write_json
 from lensaudit.gym import edits
-from lensaudit.results.kinds.worst import WorstRecord
+from lensaudit.kinds.worst import WorstRecord
 from lensaudit.scores.recovery import Arms
 from lensaudit.text import digest
 from tools.demo_family.stages import NEVER

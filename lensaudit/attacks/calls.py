@@ -11,7 +11,6 @@ from typing import Any
 from lensaudit.ask.again import ANCHORS, Asked, once, once_of_one
 from lensaudit.ask.door import door, places_for
 from lensaudit.attacks.result import (
-    AUDIT,
     SAMPLE,
     WORST,
     EffortResult,
@@ -30,12 +29,12 @@ from lensaudit.attacks.settings import (
     StudySettings,
     WorstSettings,
 )
+from lensaudit.kinds.effort import EffortRecord
+from lensaudit.kinds.relearn import AUDIT, RelearnRecord, ScoreChange
+from lensaudit.kinds.sample import SampleRecord
+from lensaudit.kinds.worst import WorstRecord
 from lensaudit.plugins import entries, load_entries, run_files
 from lensaudit.progress import Notice, Progress, Tell, unheard
-from lensaudit.results.kinds.effort import EffortRecord
-from lensaudit.results.kinds.relearn import RelearnRecord, ScoreChange
-from lensaudit.results.kinds.sample import SampleRecord
-from lensaudit.results.kinds.worst import WorstRecord
 from lensaudit.results.manifest import MANIFEST, using
 from lensaudit.results.reading import SUMMARY, json_object, part, read_as
 from lensaudit.results.run import RunResult

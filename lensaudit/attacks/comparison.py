@@ -26,7 +26,7 @@ from lensaudit.attacks.elicit import LEAK_K, list_hash
 from lensaudit.attacks.naming import Named, gaps, name_facts, strongest
 from lensaudit.attacks.registry import Attack
 from lensaudit.data.facts import Fact
-from lensaudit.results.kinds.worst import WorstAttack, WorstFact, WorstRecord
+from lensaudit.kinds.worst import WorstAttack, WorstFact, WorstRecord
 from lensaudit.scores.excess import clustered_excess
 from lensaudit.scores.intervals import typical_size
 from lensaudit.scores.leaks import never_hit_bound

@@ -24,7 +24,7 @@ from lensaudit.attacks.comparison import Findings, gaps_of
 from lensaudit.attacks.naming import strongest
 from lensaudit.data.facts import Fact
 from lensaudit.groups import Group, grouped, is_own
-from lensaudit.results.kinds.worst import WorstFact
+from lensaudit.kinds.worst import WorstFact
 from lensaudit.scores.recovery import Arms
 from lensaudit.verdict.thresholds import ALPHA
 

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 import transformers
 
-from lensaudit.attacks.result import AUDIT, scored_in, taught_nothing
+from lensaudit.attacks.result import scored_in, taught_nothing
 from lensaudit.attacks.settings import (
     Relearning,
     RelearnSettings,
@@ -31,6 +31,7 @@ from lensaudit.data.chat import pad_id
 from lensaudit.data.facts import Fact
 from lensaudit.errors import InputError, LensAuditError
 from lensaudit.files import remove_files
+from lensaudit.kinds.relearn import AUDIT, RelearnRecord, ScoreChange
 from lensaudit.models.checkpoint import open_model
 from lensaudit.models.device import resolve_device
 from lensaudit.models.family import open_family
@@ -42,7 +43,6 @@ from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results import recorded
 from lensaudit.results.integrity import answered_for
-from lensaudit.results.kinds.relearn import RelearnRecord, ScoreChange
 from lensaudit.results.manifest import MANIFEST
 from lensaudit.results.owner import check_free
 from lensaudit.results.roles import ends_as_sources

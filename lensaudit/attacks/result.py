@@ -10,7 +10,6 @@ from lensaudit.association.result import NamingResult
 from lensaudit.files import read_json, read_text
 from lensaudit.models.blocks import block_of
 from lensaudit.models.weight_files import header_of, weight_files
-from lensaudit.results.kinds.table import KINDS
 from lensaudit.results.manifest import MANIFEST
 from lensaudit.results.owner import folders_for
 from lensaudit.results.run import RunResult
@@ -24,8 +23,6 @@ TAUGHT = 0.1
 MOST = 0.5
 """Share of the weights in blocks from which rounding is that of a model."""
 WORST, SAMPLE = "worst", "sample"
-AUDIT = KINDS["relearn"].files[0]
-"""Scores before and after relearning."""
 
 
 class WorstResult(NamingResult):

@@ -26,11 +26,11 @@ from lensaudit.data.rows import read_rows, row_problems, sound_rows
 from lensaudit.errors import InputError
 from lensaudit.files import write_csv, write_jsonl
 from lensaudit.groups import grouped
+from lensaudit.kinds.sample import LeakRow, SampleRecord
 from lensaudit.models.checkpoint import load_tokenizer
 from lensaudit.models.generation import Choose, told_stops
 from lensaudit.patching.speech import Answer, sample
 from lensaudit.progress import Notice, Progress, Tell, unheard
-from lensaudit.results.kinds.sample import LeakRow, SampleRecord
 from lensaudit.results.reading import SUMMARY
 from lensaudit.results.recorded import planned
 from lensaudit.results.run import RunResult

@@ -32,6 +32,7 @@ from lensaudit.data.tables import FURTHER
 from lensaudit.errors import InputError
 from lensaudit.files import write_csv, write_jsonl
 from lensaudit.groups import is_own
+from lensaudit.kinds.worst import WorstAttack, WorstRecord
 from lensaudit.models.bridge import DTYPES
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import Checkpoint, load_tokenizer
@@ -45,7 +46,6 @@ from lensaudit.plans.work import flop_of_blocks
 from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results import recorded
 from lensaudit.results.kinds.know import PERSONS
-from lensaudit.results.kinds.worst import WorstAttack, WorstRecord
 from lensaudit.results.ledger import Ledger, ledger_path
 from lensaudit.results.reading import SUMMARY, Record
 from lensaudit.results.run_folder import RunFolder

@@ -31,7 +31,7 @@ from lensaudit.screen.cells import number
 from lensaudit.sweep.settings import CheckSettings, PlanSettings, RunSettings, WatchSettings
 
 if TYPE_CHECKING:
-    from lensaudit.results.kinds.curve import CurveRow
+    from lensaudit.kinds.curve import CurveRow
 
 RESULTS = click.argument("results", nargs=-1, required=True, type=PlaceName())
 

@@ -395,7 +395,7 @@ def _walk(folder: Path) -> Iterator[tuple[Path, list[str]]]:
 def _below(folder: Path, depth: int, seen: set[Path]) -> Iterator[tuple[Path, list[str]]]:
     """Folders, and those that links lead to, but for what was seen or lies in what was."""
     links = list[Path]()
-    for place, names in folders_below(folder, depth, closed_by="pyvenv.cfg", skipped=_CLOSED):
+    for place, names in folders_below(folder, depth, closed_by=["pyvenv.cfg"], skipped=_CLOSED):
         yield place, names
         shown = (place / name for name in names if name[:1] != "." and name not in _CLOSED)
         links += [one for one in shown if one.is_symlink() and one.is_dir()]

@@ -15,8 +15,8 @@ from typing import Any
 import pandas as pd
 
 from lensaudit.errors import InputError
+from lensaudit.kinds.effort import EffortRecord
 from lensaudit.report.beside import CurvePoint, points_of
-from lensaudit.results.kinds.effort import EffortRecord
 from lensaudit.results.kinds.table import Kind
 from lensaudit.results.locate import Found, locate
 from lensaudit.results.reading import place_in

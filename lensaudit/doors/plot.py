@@ -15,7 +15,7 @@ from lensaudit.settings import COUNTERFACTUAL
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from lensaudit.results.kinds.steering import TraitMatrix
+    from lensaudit.kinds.steering import TraitMatrix
 
 Results = Place | pd.DataFrame
 """A place of results, or a frame that `lensaudit.doors.frames` made of them."""

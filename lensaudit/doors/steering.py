@@ -8,9 +8,16 @@ from typing import Any
 from lensaudit.ask.again import Asked, once
 from lensaudit.errors import WorkError
 from lensaudit.judge.endpoint import address_of
+from lensaudit.kinds.directions import DirectionsRecord
+from lensaudit.kinds.steering import (
+    CROSSED,
+    STEERED,
+    SWEPT,
+    CoefficientSweep,
+    LayerSweep,
+    TraitMatrix,
+)
 from lensaudit.progress import Notice, Tell
-from lensaudit.results.kinds.directions import DirectionsRecord
-from lensaudit.results.kinds.steering import CoefficientSweep, LayerSweep, TraitMatrix
 from lensaudit.results.locate import Found
 from lensaudit.results.manifest import signed_object
 from lensaudit.results.reading import SUMMARY, json_object, part, read_as
@@ -25,10 +32,7 @@ from lensaudit.steer.settings import (
     TraitSettings,
 )
 from lensaudit.steer.trait import (
-    CROSSED,
     EXTRACTED,
-    STEERED,
-    SWEPT,
     VECTORS,
     audit_folder,
     contrast_trait,

@@ -19,7 +19,7 @@ from lensaudit.files import os_error, read_bytes, read_json
 from lensaudit.results.integrity import home_of, manifests_of, misfits
 from lensaudit.results.kinds.table import record_in
 from lensaudit.results.ledger_check import NAMED_FOR, is_ledger, verify_ledger
-from lensaudit.results.locate import COLLECTED, NAMES, locate
+from lensaudit.results.locate import COLLECTED, kinds_by_name, locate
 from lensaudit.results.manifest import BEGUN, MANIFEST, MANIFESTS, mark_of, signed
 from lensaudit.results.reading import json_object, place_in
 from lensaudit.results.run_log import PASS
@@ -27,7 +27,7 @@ from lensaudit.text import digest, parse_json
 
 Kind = Literal["result", "pass", "book", "cache", "tensors", "document", "unread"]
 _KINDS = ("patch", "eval", "steering", "traits", "curve")
-_SEALED = {name for name, kind in NAMES.items() if kind in _KINDS}
+_SEALED = {name for name, kind in kinds_by_name().items() if kind in _KINDS}
 """Files of a finished run: its manifest is written after them."""
 _OF_META = {"faithfulness", "robustness", "meta_table", "aggregate"}
 """What tables of `meta` say that they are; each has a manifest of its own."""

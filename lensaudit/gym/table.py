@@ -30,7 +30,7 @@ from lensaudit.results.reading import checked, json_object, part
 from lensaudit.scores.areas import area_limits
 from lensaudit.scores.intervals import share_of
 from lensaudit.scores.separation import auc, best_threshold
-from lensaudit.verdict.attacks import VIEWS
+from lensaudit.verdict.beside import speaking
 from lensaudit.verdict.decide import HOLDS, Code, Evidence, Word
 from lensaudit.verdict.depth import of_patch
 from lensaudit.verdict.views import Calibration, Null, View
@@ -425,9 +425,9 @@ def _more_views(one: ScoreRow, nulls: Calibration) -> list[View]:
         view
         for kind, content in one.evidence.items()
         if kind != "patch"
-        for record in [record_in(kind, content, one.model)]  # type: ignore[arg-type]
+        for record in [record_in(kind, content, one.model)]
         for said in (record if isinstance(record, list) else [record])
-        for view in VIEWS[kind](said, nulls)  # type: ignore[index]
+        for view in speaking()[kind](said, nulls)
     ]
 
 

@@ -42,9 +42,9 @@ from lensaudit.judge.prompts import BUILT_IN, is_file, named_template
 from lensaudit.judge.rubric import Rubric, RubricGrader, rubric_of
 from lensaudit.judge.scalar import ScalarJudge
 from lensaudit.judge.settings import WORDS, LogSettings
+from lensaudit.kinds.judge import GradeSummary, JudgeRecord
 from lensaudit.progress import Notice, Tell, unheard
 from lensaudit.results.appended import read_appended
-from lensaudit.results.kinds.judge import GradeSummary, JudgeRecord
 from lensaudit.results.locate import Found
 from lensaudit.results.manifest import MANIFEST, manifest, models_in
 from lensaudit.results.reading import SUMMARY, document, json_object

@@ -7,8 +7,8 @@ reproduce. `EPS` goes on each term of every harmonic mean but that of `mem`.
 import math
 from collections.abc import Collection, Sequence
 
+from lensaudit.kinds.meta import Aggregate, RankedMethod, RankedModel
 from lensaudit.meta.reading import EPOCHS, FLUENCY, UTILITY_PARTS, Values
-from lensaudit.results.kinds.meta import Aggregate, RankedMethod, RankedModel
 from lensaudit.results.reading import null
 from lensaudit.scores.means import harmonic_mean, mean_known
 

@@ -19,6 +19,7 @@ from typing import Any
 
 from lensaudit.errors import InputError, shortened
 from lensaudit.files import make_folder, read_json, write_csv, write_json
+from lensaudit.kinds.meta import Aggregate, Aggregates, MetaRow, MetaTable
 from lensaudit.meta.aggregate import COMPARED, aggregated, ranking
 from lensaudit.meta.judging import Faithfulness, Stability, combined, on_common
 from lensaudit.meta.reading import (
@@ -38,7 +39,6 @@ from lensaudit.meta.records import FaithfulnessRecord, RobustnessRecord, read_ju
 from lensaudit.meta.settings import AggregateSettings, Attack, Form, MetaTableSettings
 from lensaudit.models.registry import DEMO, load_registry, resolve
 from lensaudit.progress import Notice, unheard
-from lensaudit.results.kinds.meta import Aggregate, Aggregates, MetaRow, MetaTable
 from lensaudit.results.manifest import MANIFEST, MANIFESTS, as_placed, manifest
 from lensaudit.results.owner import check_free, claim
 from lensaudit.results.reading import Record, Share, checked_as, document, null

@@ -435,7 +435,7 @@ def _folder(folder: Path, attack: str | None) -> list[Values]:
     """Values of the results in a folder, of a sweep one side's units; and of the layout of UDS."""
     found, sweeps = list[Values](), list[Path]()
     skipped = (*NO_RESULTS, *EPOCHS, *_NUMBERS)
-    for place, names in folders_below(folder, closed_by=PLAN, skipped=skipped, links=True):
+    for place, names in folders_below(folder, closed_by=[PLAN], skipped=skipped, links=True):
         if PLAN in names:
             sweeps.append(place)
             continue

@@ -42,7 +42,7 @@ from lensaudit.results.roles import check_roles
 from lensaudit.scores.depth import depth_score, over_erasure
 from lensaudit.scores.intervals import clustered_mean, difference_of
 from lensaudit.settings import COUNTERFACTUAL
-from lensaudit.verdict.attacks import SCALE
+from lensaudit.verdict.beside import SCALE
 
 FEWEST_ROWS = 10
 """Scored rows below which a stratum has no number."""

@@ -12,6 +12,7 @@ from lensaudit.data.facts import Fact
 from lensaudit.data.matching import mentions
 from lensaudit.errors import InputError
 from lensaudit.groups import grouped
+from lensaudit.kinds.meta import Aggregate
 from lensaudit.progress import Notice
 from lensaudit.report.beside import answers_in
 from lensaudit.report.evidence import ModelRow, rows_of
@@ -26,7 +27,6 @@ from lensaudit.report.shelf import (
     paired,
 )
 from lensaudit.results.kinds.eval import EvaluationResult
-from lensaudit.results.kinds.meta import Aggregate
 from lensaudit.results.kinds.patch import PatchRun, Texts, is_filled, read_patch
 from lensaudit.results.locate import WANTED, Found, LeftOut, locate
 from lensaudit.results.manifest import AUDIT_MANIFEST, NOT_ASKED, signed_object

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lensaudit.errors import InputError
-from lensaudit.results.kinds.curve import CurveRow
+from lensaudit.kinds.curve import CurveRow
 from lensaudit.results.kinds.eval import EvaluationResult, MetricResult
 from lensaudit.results.kinds.know import KnowMatrix
 from lensaudit.results.reading import checked_as, csv_rows, json_lines, need, read_as

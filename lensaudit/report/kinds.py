@@ -6,6 +6,8 @@ from typing import Any
 
 from lensaudit.errors import InputError
 from lensaudit.groups import grouped
+from lensaudit.kinds.rtt import CONDITIONS, RATIOS, RttRecord
+from lensaudit.kinds.steering import LayerSweep
 from lensaudit.report.beside import (
     SERIES,
     bits_beside,
@@ -16,8 +18,6 @@ from lensaudit.report.beside import (
 )
 from lensaudit.report.sentences import beyond, not_asked, unsaid
 from lensaudit.results.kinds.patch import rows_hash
-from lensaudit.results.kinds.rtt import CONDITIONS, RATIOS, RttRecord
-from lensaudit.results.kinds.steering import LayerSweep
 from lensaudit.results.locate import Found, Kind
 from lensaudit.results.reading import brief
 from lensaudit.scores.estimate import Estimate

@@ -1,7 +1,7 @@
 """Sentences that page and terminal set beside a result: what was not asked, what a number is of."""
 
+from lensaudit.kinds.worst import WorstRecord
 from lensaudit.results.kinds.know import KnowRecord
-from lensaudit.results.kinds.worst import WorstRecord
 from lensaudit.results.sentences import by_root
 
 

@@ -12,10 +12,10 @@ import numpy as np
 
 from lensaudit.errors import InputError
 from lensaudit.groups import grouped, unit_of
+from lensaudit.kinds.meta import Aggregate
 from lensaudit.models.registry import shipped
 from lensaudit.report.packing import floats, rooted, shares
 from lensaudit.results.kinds.eval import EvaluationResult, MetricResult
-from lensaudit.results.kinds.meta import Aggregate
 from lensaudit.results.kinds.patch import PatchRun, rows_hash
 from lensaudit.results.manifest import MANIFEST, signed_object
 from lensaudit.results.owner import short_name

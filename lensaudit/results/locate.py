@@ -4,7 +4,8 @@ import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
+from itertools import chain
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -14,18 +15,9 @@ from lensaudit.files import read_json
 from lensaudit.results.integrity import check_result, is_whole
 from lensaudit.results.kinds.eval import read_eval
 from lensaudit.results.kinds.patch import read_patch
-from lensaudit.results.kinds.rtt import in_table
-from lensaudit.results.kinds.table import KINDS, Kind, record_in
+from lensaudit.results.kinds.table import Kind, kinds, record_in
 from lensaudit.results.manifest import BEGUN, MANIFEST, MANIFESTS, manifests_of
 from lensaudit.results.reading import JsonObject, csv_rows, json_object, part
-
-_BY_NAME: Sequence[Kind] = ("patch", "eval", "steering", "traits", "relearn", "curve")
-"""Kinds that a file without a manifest is by its name, where it says no other: the first counts."""
-NAMES: Mapping[str, Kind] = {
-    name: kind for kind in reversed(_BY_NAME) for name in KINDS[kind].files
-}
-SAID: Mapping[str, Kind] = {word: kind for kind, one in KINDS.items() for word in (kind, *one.said)}
-"""What such a file says of itself -> its kind."""
 
 PASSES = "passes"
 """Folder of kept passes, in that of an evaluation."""
@@ -46,8 +38,6 @@ NO_RESULTS = (PASSES, MANIFESTS)
 """Folders of a result that hold none."""
 COLLECTED = "collected.json"
 """At the top of what `sweep collect` wrote: tables of results that lie elsewhere."""
-_CLOSED = KINDS["relearn"].files[0]
-"""Evaluations below a folder with this file are parts of its result, not results."""
 _MODEL = "a model, not a result; `lensaudit audit --source` with this folder scores it"
 UNFINISHED = "unfinished: holds {} but no summary; run its command again to go on"
 WANTED = (
@@ -82,7 +72,9 @@ class Found:
             return whole(self.path)
         check_result(self.path)
         if self.path.suffix == ".csv":
-            return record_in(self.kind, list(map(in_table, csv_rows(self.path))), self.path)
+            of_row = kinds()[self.kind].of_row
+            rows = [of_row(one) if of_row else one for one in csv_rows(self.path)]
+            return record_in(self.kind, rows, self.path)
         return record_in(self.kind, read_json(self.path), self.path)
 
     @cached_property
@@ -127,11 +119,17 @@ def locate(paths: Iterable[Path]) -> tuple[list[Found], list[LeftOut]]:
     return list(found.values()), left
 
 
+@cache
+def kinds_by_name() -> Mapping[str, Kind]:
+    """Name of a file -> its kind, where neither it nor a manifest says another."""
+    return {name: kind for kind, one in kinds().items() if one.is_named for name in one.files}
+
+
 def _in_folder(top: Path) -> tuple[list[Found], list[LeftOut]]:
     found, left = list[Found](), list[LeftOut]()
     for folder, names in folders_below(
         top,
-        closed_by=_CLOSED,
+        closed_by=[name for one in kinds().values() if one.is_closed for name in one.files],
         skipped=NO_RESULTS,
         links=True,
         unread=lambda error: left.append(
@@ -167,7 +165,7 @@ def _other(folder: Path, traces: Sequence[str]) -> str:
         return ""
     made = json_object(folder / MANIFEST)
     files, command, kind = part(made, "files"), made.get("command"), made.get("kind")
-    is_other = files and command and kind not in (None, "", *KINDS)
+    is_other = files and command and kind not in (None, "", *kinds())
     answers = is_other and {MANIFEST, *files}.issuperset(traces)
     return f"a result of `{command}`; no verdict is made from it" if answers else ""
 
@@ -176,7 +174,7 @@ def folders_below(
     top: Path,
     depth: float | int = inf,
     *,
-    closed_by: str = "",
+    closed_by: Collection[str] = (),
     skipped: Collection[str] = (PASSES,),
     links: bool = False,
     unread: Callable[[OSError], None] | None = None,
@@ -186,7 +184,7 @@ def folders_below(
     Args:
         top: the first.
         depth: of those that are looked into; without it all are.
-        closed_by: a file whose folder is not entered further.
+        closed_by: files whose folder is not entered further.
         skipped: names of folders that are not entered.
         links: whether a link to a folder elsewhere is entered; a folder is met once.
         unread: told of a folder that cannot be read; without it that is passed over.
@@ -195,7 +193,8 @@ def folders_below(
     for folder, inner, files in os.walk(top, onerror=unread, followlinks=links):
         here = Path(folder).resolve()
         names = [] if here in seen else [*files, *inner]
-        closed = closed_by in names or len(Path(folder).parts) - base >= depth or not names
+        is_last = len(Path(folder).parts) - base >= depth
+        closed = is_last or not names or not {*closed_by}.isdisjoint(names)
         seen.add(here)
         inner[:] = sorted(n for n in inner if not closed and n[:1] != "." and n not in skipped)
         yield Path(folder), names
@@ -215,7 +214,7 @@ def _told(folder: Path) -> dict[str, Found | None]:
         with suppress(InputError):  # of a damaged one: whoever reads the result is told
             made = json_object(folder / name)
             kind: Any = str(made.get("kind") or "")
-            marks = KINDS[kind].files if kind in KINDS else ()
+            marks = kinds()[kind].files if kind in kinds() else ()
             for file in part(made, "files") if kind else ():
                 found.setdefault(file, Found(kind, folder / file, made) if file in marks else None)
     return found
@@ -231,7 +230,7 @@ def _guessed(path: Path) -> Found | None:
 
 def _json_kind(path: Path) -> Kind | None:
     """Kind of a JSON file, by its name unless the file states it."""
-    named = NAMES.get(path.name)
+    named = kinds_by_name().get(path.name)
     start = _start_of(path)
     says_something = any(word in start for word in (b'"schema"', b'"kind"', b'"judge"'))
     if named == "eval" or (named is None and not says_something):
@@ -240,19 +239,24 @@ def _json_kind(path: Path) -> Kind | None:
         content = read_json(path)
     except InputError:
         return named  # reading it again says what is wrong with it
-    if not isinstance(content, dict):
-        first = content[0] if isinstance(content, list) and content else None
-        return "rtt" if isinstance(first, dict) and "study_id" in first else named
-    told = [str(content.get(field, "")).partition("/")[0] for field in ("kind", "schema")]
-    kinds: list[Kind] = [SAID[one] for one in told if one in SAID]
-    return kinds[0] if kinds else "judge" if "log_digest" in content else named
+    first = content[0] if isinstance(content, list) and content else content
+    if not isinstance(first, dict):
+        return named
+    fields = ("kind", "schema") if first is content else ()
+    told = [str(first.get(field, "")).partition("/")[0] for field in fields]
+    said = (kind for word in told for kind, one in kinds().items() if word in (kind, *one.said))
+    by_field = (kind for kind, one in kinds().items() if one.field in first)
+    return next(chain(said, by_field), named)
 
 
 def _csv_kind(path: Path) -> Kind | None:
-    """A table of retraining attacks is known by a column; one beside its JSON is not needed."""
+    """Another tool's table is known by a column; one beside its JSON is not needed."""
     if path.with_suffix(".json").exists():
         return None
-    return "rtt" if b"forget_acc_unlearn_rtt" in _start_of(path).partition(b"\n")[0] else None
+    columns = _start_of(path).partition(b"\n")[0].decode(errors="replace")
+    return next(
+        (kind for kind, one in kinds().items() if one.column and one.column in columns), None
+    )
 
 
 def _start_of(path: Path) -> bytes:

@@ -9,13 +9,13 @@ from rich.table import Table
 from lensaudit.attacks.rtt.data import LETTERS, Dataset
 from lensaudit.attacks.rtt.data import MEANINGS as DEFECTS
 from lensaudit.attacks.rtt.log import MEANINGS as CONDITIONS
+from lensaudit.kinds.effort import EffortArm, EffortRecord
+from lensaudit.kinds.relearn import ScoreChange
+from lensaudit.kinds.rtt import RttRecord
+from lensaudit.kinds.sample import SampleRecord
+from lensaudit.kinds.worst import WorstAttack, WorstRecord
 from lensaudit.report.sentences import beyond, not_asked, unsaid
-from lensaudit.results.kinds.effort import EffortArm, EffortRecord
 from lensaudit.results.kinds.know import KnowRecord
-from lensaudit.results.kinds.relearn import ScoreChange
-from lensaudit.results.kinds.rtt import RttRecord
-from lensaudit.results.kinds.sample import SampleRecord
-from lensaudit.results.kinds.worst import WorstAttack, WorstRecord
 from lensaudit.scores.estimate import Estimate
 from lensaudit.screen.cells import brief, interval, name, number, profile
 from lensaudit.screen.tables import Part, table

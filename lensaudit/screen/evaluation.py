@@ -9,8 +9,8 @@ from lensaudit.screen.membership import betrayals
 from lensaudit.screen.tables import Part, table
 
 if TYPE_CHECKING:
+    from lensaudit.kinds.judge import JudgeRecord
     from lensaudit.results.kinds.eval import EvaluationResult, MetricResult
-    from lensaudit.results.kinds.judge import JudgeRecord
 
 ARROWS = {"knows": "↑ knows", "forgot": "↑ forgot"}
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from lensaudit.errors import shortened
+from lensaudit.kinds.meta import Aggregates, MetaTable, RankedModel
 from lensaudit.report.shelf import labels
-from lensaudit.results.kinds.meta import Aggregates, MetaTable, RankedModel
 from lensaudit.screen.cells import BLOCKS, interval, number
 from lensaudit.screen.depth import percent
 from lensaudit.screen.tables import Part, table

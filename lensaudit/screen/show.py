@@ -5,14 +5,14 @@ from typing import Any
 
 from lensaudit.auditing.result import AuditResult, EvaluationResult, PatchResult
 from lensaudit.errors import InputError
-from lensaudit.results.kinds.directions import DirectionsRecord
-from lensaudit.results.kinds.effort import EffortRecord
-from lensaudit.results.kinds.judge import JudgeRecord
+from lensaudit.kinds.directions import DirectionsRecord
+from lensaudit.kinds.effort import EffortRecord
+from lensaudit.kinds.judge import JudgeRecord
+from lensaudit.kinds.meta import Aggregates, MetaTable
+from lensaudit.kinds.sample import SampleRecord
+from lensaudit.kinds.steering import CoefficientSweep, LayerSweep
+from lensaudit.kinds.worst import WorstRecord
 from lensaudit.results.kinds.know import KnowRecord
-from lensaudit.results.kinds.meta import Aggregates, MetaTable
-from lensaudit.results.kinds.sample import SampleRecord
-from lensaudit.results.kinds.steering import CoefficientSweep, LayerSweep
-from lensaudit.results.kinds.worst import WorstRecord
 from lensaudit.results.run import RunResult
 from lensaudit.screen.attacks import of_effort, of_know, of_sample, of_worst
 from lensaudit.screen.cells import name

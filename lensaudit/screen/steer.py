@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from lensaudit.results.kinds.directions import DirectionsRecord, Experiment
-from lensaudit.results.kinds.steering import (
+from lensaudit.kinds.directions import DirectionsRecord, Experiment
+from lensaudit.kinds.steering import (
     ChosenSetting,
     CoefficientSweep,
     CrossedScore,

@@ -21,12 +21,12 @@ from lensaudit.data.neutral import read_neutral
 from lensaudit.data.tofu import DEMO, TOFU_PAIRS
 from lensaudit.errors import InputError
 from lensaudit.groups import grouped, unit_of
+from lensaudit.kinds.directions import DirectionsRecord, Experiment, Recovery
 from lensaudit.models.registry import default_data
 from lensaudit.patching.prepare import encode_all, prepare
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results import recorded
-from lensaudit.results.kinds.directions import DirectionsRecord, Experiment, Recovery
 from lensaudit.results.ledger import Ledger
 from lensaudit.results.manifest import NamedModel
 from lensaudit.results.owner import check_free

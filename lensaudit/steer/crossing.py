@@ -20,15 +20,16 @@ from lensaudit.errors import InputError
 from lensaudit.files import write_json
 from lensaudit.groups import batched
 from lensaudit.judge.items import Judge
-from lensaudit.progress import Notice, Progress, Tell
-from lensaudit.results import recorded
-from lensaudit.results.kinds.steering import (
+from lensaudit.kinds.steering import (
+    CROSSED,
     CoefficientSweep,
     CrossedScore,
     LayerSweep,
     SteeredTrait,
     TraitMatrix,
 )
+from lensaudit.progress import Notice, Progress, Tell
+from lensaudit.results import recorded
 from lensaudit.results.locate import Found
 from lensaudit.results.reading import document
 from lensaudit.results.run_folder import LogFolder
@@ -53,7 +54,6 @@ from lensaudit.steer.judging import chosen_judges, identity_of, judges_when_aske
 from lensaudit.steer.settings import CrossSettings
 from lensaudit.steer.trait import (
     COMMAND,
-    CROSSED,
     VECTORS,
     Trait,
     crossed_folder,

@@ -28,15 +28,15 @@ from lensaudit.files import make_folder, write_json
 from lensaudit.groups import batched
 from lensaudit.judge.items import Judge, JudgeRequest
 from lensaudit.judge.programmatic import ENTITY
-from lensaudit.progress import Notice, Tell
-from lensaudit.results import recorded
-from lensaudit.results.kinds.steering import (
+from lensaudit.kinds.steering import (
     ChosenSetting,
     CoefficientSweep,
     LayerScore,
     LayerSweep,
     SteeredScore,
 )
+from lensaudit.progress import Notice, Tell
+from lensaudit.results import recorded
 from lensaudit.results.ledger import Ledger
 from lensaudit.results.reading import document
 from lensaudit.results.run_folder import LogFolder

@@ -15,12 +15,12 @@ from typing import Literal
 
 from lensaudit.errors import InputError
 from lensaudit.groups import grouped
-from lensaudit.results.kinds.steering import LayerScore, LayerSweep
+from lensaudit.kinds.steering import SWEPT, LayerScore, LayerSweep
 from lensaudit.results.locate import Found
 from lensaudit.results.manifest import signed_object
 from lensaudit.scores.means import mean_known
 from lensaudit.steer.correlations import pearson
-from lensaudit.steer.trait import SWEPT, VECTORS, swept_by
+from lensaudit.steer.trait import VECTORS, swept_by
 
 Shape = Literal["flat", "between", "peaked"]
 FLAT, PEAKED = 3.0, 9.0

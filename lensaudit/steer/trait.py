@@ -14,7 +14,7 @@ from lensaudit.files import read_json
 from lensaudit.judge.calibrate import shipped_sets
 from lensaudit.judge.programmatic import PROGRAMMATIC
 from lensaudit.judge.prompts import OF_TRAITS, check_template
-from lensaudit.results.kinds.table import KINDS
+from lensaudit.kinds.steering import STEERED, SWEPT
 from lensaudit.results.manifest import MANIFEST, manifests_of
 from lensaudit.results.reading import Flag, checked, json_object, part
 from lensaudit.settings import results_folder
@@ -262,11 +262,7 @@ def methods_of(settings: ExtractSettings) -> tuple[Method, ...]:
 COMMAND = "steer"
 """Of `steer extract`, `eval` and `sweep`, which share a folder."""
 VECTORS = "vectors"
-STEERED, SWEPT = KINDS["steering"].files
-"""What `steer eval` and `steer sweep` write."""
 """Folder of the directions in it."""
-CROSSED = "traits.json"
-"""Results of `steer cross`."""
 EXTRACTED = f"extract_{MANIFEST}"
 """Of the directions that were asked for last."""
 

@@ -11,13 +11,13 @@ from typing import Any
 from lensaudit.data.tofu import DEMO as DEMO_ROWS
 from lensaudit.errors import InputError, LensAuditError
 from lensaudit.files import read_json, write_csv, write_json
+from lensaudit.kinds.curve import CurveRow
 from lensaudit.models.adapter import CONFIG
 from lensaudit.models.at_hand import check_at_hand
 from lensaudit.models.checkpoint import Checkpoint, open_checkpoint, place_of
 from lensaudit.models.device import resolve_device
 from lensaudit.models.likeness import check_same_shape
 from lensaudit.models.registry import DEMO, ModelSpec, Registry, load_registry, resolve
-from lensaudit.results.kinds.curve import CurveRow
 from lensaudit.results.manifest import MANIFEST, manifest
 from lensaudit.results.owner import check_free
 from lensaudit.results.planned import PLAN

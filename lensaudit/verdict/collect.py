@@ -26,7 +26,7 @@ from lensaudit.results.roles import ModelRole, attacked_ends_in, clash, ends_in,
 from lensaudit.scores.estimate import UNMEASURED, Estimate
 from lensaudit.settings import COUNTERFACTUAL, Place, path_of
 from lensaudit.text import digest
-from lensaudit.verdict.attacks import VIEWS, asked_beside
+from lensaudit.verdict.beside import asked_beside, speaking
 from lensaudit.verdict.decide import Code, Evidence, Verdict, Word
 from lensaudit.verdict.depth import of_patch
 from lensaudit.verdict.rows import Facts, facts_in, facts_of_run, shared
@@ -274,7 +274,7 @@ def names_of(told: Iterable[tuple[Any, str, Path]]) -> Called:
 def spoken(one: Found) -> Iterator[tuple[Any, str, Path]]:
     """The records of a result that are of a model each, its weights, and the folder."""
     # a table of another tool has no intervals
-    if one.kind in ("patch", *VIEWS) and one.path.suffix != ".csv":
+    if one.kind in ("patch", *speaking()) and one.path.suffix != ".csv":
         for said in one.record if isinstance(one.record, list) else [one.record]:
             weights = getattr(said, "weights", "") or weights_in(one.manifest or {}, said.source)
             yield said, weights, one.path.parent
@@ -307,7 +307,7 @@ class Verdicts:
         told += [(run, run.weights, run.folder)] if run else spoken(one)
         self.found[one.path.resolve()] = one
         self._told += told
-        ends, views_of = ends_in(made), VIEWS.get(one.kind)
+        ends, views_of = ends_in(made), speaking().get(one.kind)
         self._ends |= {end.weights: end.role for end in ends}
         self._named_ends |= {end.name: end.role for end in ends}
         self._attacked |= {*attacked_ends_in(made)}
@@ -479,7 +479,7 @@ def judge_run(
 
 def judge_alone(summary: PatchSummary, calibration: Calibration) -> Verdict:
     """The verdict of one run of `patch` without a retain model."""
-    return Evidence(summary.source, VIEWS[COUNTERFACTUAL](summary, calibration)).verdict
+    return Evidence(summary.source, speaking()[COUNTERFACTUAL](summary, calibration)).verdict
 
 
 def weights_in(manifest: Mapping[str, Any], source: str) -> str:

@@ -367,3 +367,37 @@ def read_calibration(path: Path | None = None) -> dict[str, Null]:
     where = path or SHIPPED
     views, remedy = signed_object(where).get("views"), "wanted what `gym table` wrote"
     return checked_as(dict[str, Null], views, f"{where}: views", remedy=remedy)
+
+
+def null_of(name: str, nulls: Calibration) -> Null | None:
+    """The gym's null of a view that its own control arm is taken off already.
+
+    Where it has none, the worst case lends its spread; around 0, for its mean is of its own list.
+    """
+    own, other = nulls.get(name), nulls.get("worst_case")
+    return own or (other and Null(0.0, other.spread, other.n))
+
+
+def over_arm(
+    name: str,
+    held: Estimate,
+    shown: str,
+    nulls: Calibration,
+    authors: int | None,
+    exact: float | None = None,
+    **rest: Any,
+) -> View:
+    """A view of an excess over the control arm; of counts the more careful of two chances.
+
+    Args:
+        name: of the view.
+        held: the share held.
+        shown: the number as its command prints it.
+        nulls: how models that never knew scatter.
+        authors: that the interval counts.
+        exact: chance by counts alone, which needs no interval.
+        **rest: further fields.
+    """
+    null = null_of(name, nulls)
+    known = [one for one in (exact, null and null.chance(held)) if one is not None]
+    return View(name, held, shown, max(known, default=None), authors, why=held.why, **rest)

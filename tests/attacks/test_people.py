@@ -11,7 +11,7 @@ from lensaudit.attacks.arm import AttackFindings
 from lensaudit.attacks.people import MOST_SAID, PEOPLE, p_drawn, people_of, rows_of, said_of
 from lensaudit.data.facts import Fact
 from lensaudit.groups import own_group
-from lensaudit.results.kinds.worst import WorstFact
+from lensaudit.kinds.worst import WorstFact
 from lensaudit.scores.recovery import Arms
 
 N_PLACEBOS = 99

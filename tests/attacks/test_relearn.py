@@ -25,12 +25,12 @@ from lensaudit.auditing.settings import AuditSettings
 from lensaudit.data.chat import Encoding
 from lensaudit.data.facts import answered
 from lensaudit.errors import InputError, TryAgainError
+from lensaudit.kinds.relearn import ScoreChange
 from lensaudit.meta.runs import prepare_robustness
 from lensaudit.meta.settings import RobustnessSettings
 from lensaudit.models.checkpoint import open_model
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.patching.settings import PatchSettings
-from lensaudit.results.kinds.relearn import ScoreChange
 from lensaudit.results.manifest import manifest
 from lensaudit.results.run_folder import seal
 from lensaudit.sweep.plan import UnitConditions, planned, relearned_rows, relearning_of

@@ -30,11 +30,11 @@ from lensaudit.cli.main import run
 from lensaudit.data.facts import Fact
 from lensaudit.data.tofu import forget_set
 from lensaudit.errors import InputError
+from lensaudit.kinds.sample import LeakRow, SampleRecord
 from lensaudit.models.bridge import logits_of
 from lensaudit.models.registry import EMBEDDED
 from lensaudit.patching.reader import Reader
 from lensaudit.patching.speech import sample
-from lensaudit.results.kinds.sample import LeakRow, SampleRecord
 from lensaudit.scores.leaks import Errors, leak_corrected
 from lensaudit.screen.attacks import of_sample
 

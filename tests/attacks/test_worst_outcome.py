@@ -15,7 +15,7 @@ from lensaudit.data.facts import Fact
 from lensaudit.errors import InputError
 from lensaudit.files import write_csv
 from lensaudit.groups import own_group
-from lensaudit.results.kinds.worst import WorstFact
+from lensaudit.kinds.worst import WorstFact
 from lensaudit.results.reading import checked
 from lensaudit.scores.recovery import Arms
 

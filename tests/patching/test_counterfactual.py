@@ -22,7 +22,7 @@ from lensaudit.results.reading import checked
 from lensaudit.results.roles import ends_as_sources
 from lensaudit.settings import COUNTERFACTUAL
 from lensaudit.sweep.collect import _words_of
-from lensaudit.verdict.attacks import VIEWS
+from lensaudit.verdict.beside import speaking
 from lensaudit.verdict.collect import judge_alone, verdicts
 from lensaudit.verdict.decide import Evidence
 from lensaudit.verdict.thresholds import OTHERS_HIDDEN_BELOW
@@ -198,7 +198,7 @@ ZERO = {"source": 0.0, "full": 0.0, "n": 61}
 
 def views_in(summary):
     record = record_in(COUNTERFACTUAL, summary, "x")
-    return VIEWS[COUNTERFACTUAL](record, read_calibration())
+    return speaking()[COUNTERFACTUAL](record, read_calibration())
 
 
 def test_beside_other_evidence_it_can_only_find(tmp_path):

@@ -15,11 +15,11 @@ from lensaudit.report.assemble import Document
 from lensaudit.report.kinds import PAGE
 from lensaudit.results.kinds.eval import entries_of
 from lensaudit.results.kinds.patch import read_patch
-from lensaudit.results.kinds.table import KINDS, Kind, ResultKind, record_in
+from lensaudit.results.kinds.table import Kind, ResultKind, kinds, record_in
 from lensaudit.results.locate import Found, locate
 from lensaudit.results.manifest import MANIFEST, manifest, models_in, signed
 from lensaudit.results.reading import JsonObject, document
-from lensaudit.verdict.attacks import VIEWS
+from lensaudit.verdict.beside import speaking
 from lensaudit.verdict.collect import Verdicts
 
 WRITTEN: Mapping[Kind, Mapping[str, str]] = {
@@ -72,7 +72,7 @@ def plain(found):
 
 
 def test_of_every_kind_a_file_is_held_that_the_real_command_wrote():
-    assert set(WRITTEN) == set(KINDS)
+    assert set(WRITTEN) == set(kinds())
 
 
 @pytest.mark.parametrize(("kind", "name", "file"), FILES, ids=[f"{k} {n}" for k, n, _ in FILES])
@@ -140,17 +140,17 @@ def test_every_manifest_of_a_golden_says_its_kind():
         files = json.loads(path.read_text()).get("files", {})
         for name in (one for one in files if one.endswith(MANIFEST)):
             said[f"{path.stem} {name}"] = json.loads(as_written(files[name]))["kind"]
-    assert set(said.values()) == {*KINDS, *NO_RESULTS}
+    assert set(said.values()) == {*kinds(), *NO_RESULTS}
 
 
-@pytest.mark.parametrize("room", [VIEWS, PAGE, POINTS, FACTS])
+@pytest.mark.parametrize("room", [speaking(), PAGE, POINTS, FACTS])
 def test_a_room_knows_no_kind_that_is_not_in_the_table(room):
-    assert set() < set(room) <= set(KINDS)
+    assert set() < set(room) <= set(kinds())
 
 
 @pytest.mark.misuse
 def test_a_kind_that_no_room_knows_is_found_listed_and_says_nothing(tmp_path, monkeypatch):
-    monkeypatch.setitem(KINDS, "new", ResultKind(JsonObject, ("anything.json",)))
+    monkeypatch.setitem(kinds(), "new", ResultKind(record=JsonObject, files=("anything.json",)))
     (tmp_path / "anything.json").write_text(json.dumps({"source": "x"}))
     manifest("new", kind="new", options={}, inputs={}, device="cpu", started=0.0).write(
         tmp_path, ["anything.json"]

@@ -22,7 +22,7 @@ from lensaudit.files import write_json
 from lensaudit.judge.items import JudgeVerdict
 from lensaudit.judge.programmatic import declines
 from lensaudit.judge.prompts import OF_TRAITS
-from lensaudit.results.kinds.steering import CrossedScore
+from lensaudit.kinds.steering import CrossedScore
 from lensaudit.results.locate import Found, locate
 from lensaudit.scores.intervals import clustered_mean
 from lensaudit.screen.steer import moves, of_traits

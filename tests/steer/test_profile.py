@@ -9,7 +9,7 @@ from scipy.stats import pearsonr, t
 
 from lensaudit.errors import InputError
 from lensaudit.files import write_json
-from lensaudit.results.kinds.steering import LayerScore, LayerSweep
+from lensaudit.kinds.steering import LayerScore, LayerSweep
 from lensaudit.results.manifest import manifest
 from lensaudit.results.reading import document
 from lensaudit.steer.estimators import SteeringVector, save_vector, separation

@@ -11,13 +11,14 @@ from support import verdict_support as made
 from lensaudit.cli.main import run
 from lensaudit.doors.gate import Policy, gate
 from lensaudit.errors import InputError
+from lensaudit.kinds.worst import CHOSEN, NO_CONTROL
 from lensaudit.results.manifest import MANIFEST
 from lensaudit.results.roles import UNATTACKED, attacked_ends_in
 from lensaudit.scores.intervals import exact_excess, typical_size
 from lensaudit.screen.depth import sentences
-from lensaudit.verdict.attacks import ALONE, CHOSEN, NO_CONTROL, _null_of
+from lensaudit.verdict.beside import ALONE
 from lensaudit.verdict.collect import verdicts
-from lensaudit.verdict.views import GROUPS, LEVEL, read_calibration
+from lensaudit.verdict.views import GROUPS, LEVEL, null_of, read_calibration
 
 PARTIAL = made.summary(0.667, half=0.06, aligned=made.aligned(0.64, half=0.06), source="npo")
 ERASED = made.summary(source="absent")
@@ -458,10 +459,10 @@ def test_a_recovery_without_an_interval_goes_by_counts(tmp_path, n, authors, sha
 def test_a_stand_in_lends_its_spread_and_not_its_mean():
     """The worst case of models that never knew lies at -.2: its list elicits more from retain."""
     nulls = read_calibration()
-    lent = _null_of("effort", nulls)
+    lent = null_of("effort", nulls)
     assert nulls["worst_case"].mean < -0.1
     assert (lent.mean, lent.spread) == (0.0, nulls["worst_case"].spread)
-    assert _null_of("worst_case", nulls) == nulls["worst_case"]
+    assert null_of("worst_case", nulls) == nulls["worst_case"]
 
 
 TOWNS = [f"town {at}" for at in range(64)]

@@ -14,7 +14,7 @@ from typing import Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from lensaudit.results.kinds.effort import EffortPoint
+from lensaudit.kinds.effort import EffortPoint
 from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.intervals import FEWEST_GROUPS, ONE_RATIO
 from lensaudit.scores.recovery import Arms, recovery

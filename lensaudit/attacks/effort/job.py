@@ -14,12 +14,12 @@ import torch
 from lensaudit.attacks.rtt.log import Finished, Log, Point, Reading
 from lensaudit.attacks.rtt.readout import EncodedSplit, StartWeights, read, read_along
 from lensaudit.attacks.settings import EffortSettings, FactReadout
+from lensaudit.kinds.effort import TrainingRate
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import Checkpoint
 from lensaudit.models.memory import free_bytes
 from lensaudit.orphans import n_cores, when_orphaned
 from lensaudit.progress import Progress, Tell, unheard
-from lensaudit.results.kinds.effort import TrainingRate
 from lensaudit.text import digest
 from lensaudit.training.train import Recipe
 from lensaudit.training.trainee import (

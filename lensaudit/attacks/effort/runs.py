@@ -39,6 +39,7 @@ from lensaudit.attacks.rtt.study import LRS
 from lensaudit.attacks.settings import ARMS, Arm, EffortSettings
 from lensaudit.errors import InputError
 from lensaudit.files import write_json
+from lensaudit.kinds.effort import EffortArm, EffortRecord, TrainingRate
 from lensaudit.models.checkpoint import Checkpoint, config_of, load_tokenizer
 from lensaudit.models.device import resolve_device, resolve_dtype
 from lensaudit.models.family import open_family
@@ -47,7 +48,6 @@ from lensaudit.models.registry import default_data
 from lensaudit.models.sizes import sizes_on_disk
 from lensaudit.plans.work import flop_of_blocks
 from lensaudit.progress import Notice, Tell, unheard
-from lensaudit.results.kinds.effort import EffortArm, EffortRecord, TrainingRate
 from lensaudit.results.manifest import manifest
 from lensaudit.results.owner import check_beside, check_free, claim
 from lensaudit.results.reading import SUMMARY, document

@@ -27,7 +27,7 @@ from lensaudit.attacks.rtt.selection import RULE_NAMES, Selected, select, unequa
 from lensaudit.attacks.settings import EpochRule, Selection, SummarySettings
 from lensaudit.errors import InputError
 from lensaudit.files import make_folder, write_csv
-from lensaudit.results.kinds.rtt import Accuracy, RttOutcome, RttRecord
+from lensaudit.kinds.rtt import Accuracy, RttOutcome, RttRecord
 from lensaudit.results.reading import csv_rows
 from lensaudit.scores.estimate import Estimate
 

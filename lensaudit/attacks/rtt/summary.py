@@ -36,9 +36,9 @@ from lensaudit.attacks.settings import EpochRule, Selection, SummarySettings
 from lensaudit.errors import InputError, LensAuditError, VerificationError
 from lensaudit.files import write_csv, write_json
 from lensaudit.groups import Group, unit_of
+from lensaudit.kinds.rtt import CONDITIONS as COLUMNS
+from lensaudit.kinds.rtt import Accuracy, Gate, RttOutcome, RttRecord
 from lensaudit.results.integrity import check_whole
-from lensaudit.results.kinds.rtt import CONDITIONS as COLUMNS
-from lensaudit.results.kinds.rtt import Accuracy, Gate, RttOutcome, RttRecord
 from lensaudit.results.manifest import BEGUN
 from lensaudit.results.reading import SUMMARY, document
 from lensaudit.results.renewal import renew

@@ -14,6 +14,7 @@ from typing import Any
 from lensaudit.doors.export.model import Files
 from lensaudit.errors import InputError
 from lensaudit.files import json_bytes
+from lensaudit.kinds.meta import Aggregate
 from lensaudit.meta.aggregate import COMPARED, aggregated, epoch_of
 from lensaudit.meta.reading import (
     EPOCHS,
@@ -26,7 +27,6 @@ from lensaudit.meta.reading import (
 )
 from lensaudit.meta.records import FaithfulnessRecord, read_judged
 from lensaudit.models.registry import load_registry
-from lensaudit.results.kinds.meta import Aggregate
 from lensaudit.text import slug
 
 ANCHORS = ("full", "retain")

@@ -6,7 +6,11 @@ from typing import Annotated
 
 from annotated_types import Len
 
+from lensaudit.results.kinds.table import ResultKind
 from lensaudit.results.reading import Number, Whole
+from lensaudit.scores.estimate import Estimate
+from lensaudit.scores.intervals import exact_excess
+from lensaudit.verdict.views import Calibration, View, over_arm, rows_each, strongest
 
 
 @dataclass(frozen=True)
@@ -89,3 +93,29 @@ class EffortRecord:
     def source(self) -> str:
         """The model that is attacked."""
         return self.model
+
+
+def _effort(one: EffortRecord, nulls: Calibration) -> list[View]:
+    """The strongest reading; chances of counts are taken as often as there are readings."""
+    points = [at for arm in one.arms.values() for at in arm.curve if at.rho is not None]
+    views = [
+        _reading(at, one, len(points), nulls) for at in points if at.low is not None or one.n_facts
+    ]
+    return [strongest(views or [View("effort", None, why="no reading has a rho")])]
+
+
+def _reading(at: EffortPoint, run: EffortRecord, n_readings: int, nulls: Calibration) -> View:
+    """View of the models after so many steps: by the lower limit, without one by counts."""
+    rho, low, own, never, n = at.rho or 0.0, at.low, at.source or 0.0, at.retain or 0.0, run.n_facts
+    shown, blind = f"share recovered after {at.c} steps {rho:.2f}", "a longer attack may find more"
+    if low is not None:
+        # the limit is one-sided: what the other end is was not asked
+        held = Estimate(max(rho, low), low, 1.0)
+        return over_arm("effort", held, f"{shown}, lower limit {low:.2f}", nulls, None, blind=blind)
+    each = rows_each(n, run.n_authors, run.per_author)
+    chance = min(1.0, n_readings * exact_excess(own * n, never * n, n, each)[1])
+    return View("effort", Estimate(rho, why=at.reason), shown, chance, blind=blind)
+
+
+VIEWS = {"effort": _effort}
+KINDS = {"effort": ResultKind(record=EffortRecord)}

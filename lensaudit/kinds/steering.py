@@ -8,10 +8,18 @@ from annotated_types import Len
 from pydantic import AliasChoices, Discriminator, Field, Tag, model_serializer
 
 from lensaudit.results.kinds.patch import Ends
+from lensaudit.results.kinds.table import ResultKind
 from lensaudit.results.reading import AtLayer, JsonObject, Number, Whole
 
 AtCoefficient = Annotated[str, Field(pattern=r"^-?[0-9.]+(e[-+]?[0-9]+)?$")]
 """A coefficient as the name of a field."""
+
+STEERED = "results.json"
+"""What `steer eval` writes."""
+SWEPT = "layer_sweep.json"
+"""What `steer sweep` writes."""
+CROSSED = "traits.json"
+"""What `steer cross` writes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,3 +207,16 @@ SteeringRecord = Annotated[
     Discriminator(lambda content: "[layers]" if "layers" in content else "[coefficients]"),
 ]
 """Scores by coefficient, or by layer."""
+
+
+KINDS = {
+    "steering": ResultKind(
+        record=SteeringRecord,
+        files=(STEERED, SWEPT),
+        is_named=True,
+        said=("steer-results", "steer-sweep"),
+    ),
+    "traits": ResultKind(
+        record=TraitMatrix, files=(CROSSED,), is_named=True, said=("steer-traits",)
+    ),
+}

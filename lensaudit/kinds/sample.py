@@ -6,7 +6,11 @@ from typing import Annotated
 
 from annotated_types import Len
 
+from lensaudit.results.kinds.table import ResultKind
 from lensaudit.results.reading import AtLayer, Number, Whole
+from lensaudit.scores.estimate import Estimate
+from lensaudit.scores.intervals import exact_excess
+from lensaudit.verdict.views import Calibration, View, over_arm, rows_each, strongest
 
 
 @dataclass(frozen=True)
@@ -61,3 +65,44 @@ class SampleRecord:
     """By setting, the share of other authors' samples that the matcher leaves alone."""
     never_hit_bound: Number | None = None
     """Most of a fact's samples that can hit it where none did; None where some fact has none."""
+
+
+def _sample(one: SampleRecord, nulls: Calibration) -> list[View]:
+    """The strongest of its rows that can be compared, whatever their order.
+
+    Chances of counts are taken as often as there are such rows; how models scatter is one draw for
+    all of them.
+    """
+    rows = [row for row in one.leak if row.excess is not None and (row.retain or 0.0) < 1]
+    views = [_leak(row, one, len(rows), nulls) for row in rows if row.retain is not None]
+    if not views:
+        last = one.leak[-1]
+        shown = f"leak@{last.k} {_digits(last.source)}, never-trained {_digits(last.retain)}"
+        views = [View("sampled", None, shown, why="no excess over the arm")]
+    return [strongest(views)]
+
+
+def _leak(row: LeakRow, run: SampleRecord, n_rows: int, nulls: Calibration) -> View:
+    """View of a setting of the sampler and one k."""
+    own, arm, n = row.source or 0.0, row.retain or 0.0, run.n_scored if row.n is None else row.n
+    authors = row.authors or run.authors or None
+    excess = Estimate(row.excess, row.low, row.high, n, row.reason)
+    chance = exact_excess(own * n, arm * n, n, rows_each(n, authors, row.per_author))[1]
+    return over_arm(
+        "sampled",
+        excess.on(0.0, 1 - arm),
+        f"leak@{row.k} {_digits(own)}, never-trained {_digits(arm)}",
+        nulls,
+        authors,
+        min(1.0, n_rows * chance),
+        blind="not sampled is no proof",
+        number=excess,
+    )
+
+
+def _digits(value: float | None) -> str:
+    return "none" if value is None else f"{value:.2f}"
+
+
+VIEWS = {"sample": _sample}
+KINDS = {"sample": ResultKind(record=SampleRecord)}

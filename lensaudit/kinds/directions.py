@@ -8,9 +8,11 @@ from typing import Any
 from pydantic import model_serializer, model_validator
 
 from lensaudit.results.kinds.patch import Ends, estimate_in
+from lensaudit.results.kinds.table import ResultKind
 from lensaudit.results.manifest import NamedModel
 from lensaudit.results.reading import AtLayer, Number, Whole
 from lensaudit.scores.estimate import Estimate
+from lensaudit.verdict.views import Calibration, View, over_arm
 
 
 @dataclass(frozen=True)
@@ -98,3 +100,16 @@ class DirectionsRecord:
     n_folds: Whole = 0
     unscored: Mapping[AtLayer, str] = field(default_factory=dict)
     experiments: Mapping[str, Experiment]
+
+
+def _directions(one: DirectionsRecord, nulls: Calibration) -> list[View]:
+    ablate = one.experiments.get("ablate", Experiment())
+    held = ablate.estimate
+    if held.value is None:
+        return [View("ablate", None, why=ablate.unscored or "ABLATE was not scored")]
+    shown, blind = f"recovery {held.value:.2f}", "no one direction is no proof"
+    return [over_arm("ablate", held, shown, nulls, one.n_groups, blind=blind)]
+
+
+VIEWS = {"directions": _directions}
+KINDS = {"directions": ResultKind(record=DirectionsRecord, said=("steer-audit",))}

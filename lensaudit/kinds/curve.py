@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import model_serializer, model_validator
 
+from lensaudit.results.kinds.table import ResultKind
 from lensaudit.results.reading import Number, Whole
 
 
@@ -31,3 +32,6 @@ class CurveRow:
     def _written(self) -> dict[str, Any]:
         epoch = {} if self.epoch is None else {"epoch": self.epoch}
         return {"step": self.step, **epoch, **self.metrics, "failure": self.failure}
+
+
+KINDS = {"curve": ResultKind(record=list[CurveRow], files=("curve.json",), is_named=True)}

@@ -6,8 +6,11 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, PlainSerializer, model_serializer, model_validator
 
+from lensaudit.results.kinds.table import ResultKind
 from lensaudit.results.reading import Number, Whole
-from lensaudit.scores.estimate import Estimate
+from lensaudit.scores.estimate import UNMEASURED, Estimate
+from lensaudit.scores.intervals import exact_excess
+from lensaudit.verdict.views import Calibration, View, rows_each
 
 CONDITIONS: Mapping[str, tuple[str, str]] = {
     "0": ("original", "forget_acc_baseline"),
@@ -167,3 +170,42 @@ def _number(text: str | None) -> float | str | None:
         return float(text) if text else None
     except ValueError:
         return text
+
+
+def _rtt(one: RttRecord, nulls: Calibration) -> list[View]:
+    held = one.main.recovery_adjusted or UNMEASURED
+    if held.value is None:
+        return [View("rtt", None, why=held.why or "no model that never knew was retrained")]
+    gate, null = one.gate, nulls.get("rtt")
+    chance = null and null.chance(held)
+    return [
+        View(
+            "rtt",
+            held,
+            f"recovery {held.value:.2f}",
+            # without an interval by counts: of those answered rightly as of those of the floor
+            _answered(one.main, one.n_groups, one.per_author) if held.ends is None else chance,
+            one.n_groups,
+            None if gate.passed else gate.reason or "the gate failed",
+        )
+    ]
+
+
+def _answered(main: RttOutcome, authors: int | None, per_author: float | None) -> float | None:
+    """Chance that so many more of the held-out rows are answered rightly than without the facts."""
+    own, floor = (main.accuracies.get(name) for name in ("B", "N"))
+    if own is None or floor is None or not (own.n and floor.n):
+        return None
+    each = rows_each(own.n, authors, per_author)
+    return exact_excess(own.point * own.n, floor.point * own.n, own.n, each)[1]
+
+
+VIEWS = {"rtt": _rtt}
+KINDS = {
+    "rtt": ResultKind(
+        record=list[RttRecord],
+        field="study_id",
+        column=CONDITIONS["B"][1],
+        of_row=in_table,
+    )
+}

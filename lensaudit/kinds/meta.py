@@ -6,6 +6,7 @@ from typing import Annotated
 
 from annotated_types import Len
 
+from lensaudit.results.kinds.table import ResultKind
 from lensaudit.results.reading import Number, Whole
 
 
@@ -115,3 +116,9 @@ class Aggregates:
     schema: Whole = 1
     models: Annotated[list[Aggregate], Len(1)]
     ranking: list[RankedMethod] = field(default_factory=list)
+
+
+KINDS = {
+    "meta": ResultKind(record=MetaTable, files=("meta_table.json",), said=("meta_table",)),
+    "aggregate": ResultKind(record=Aggregates, files=("aggregate.json",)),
+}

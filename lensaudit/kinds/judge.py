@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from lensaudit.results.kinds.patch import Ends
+from lensaudit.results.kinds.table import ResultKind
 from lensaudit.results.reading import JsonObject, Number, Whole
 
 
@@ -45,3 +46,6 @@ class JudgeRecord:
     calls: Mapping[str, Whole] | None = None
     spent: Mapping[str, Whole | Number] | None = None
     """None of both: nobody was asked."""
+
+
+KINDS = {"judge": ResultKind(record=JudgeRecord, field="log_digest")}
