@@ -28,7 +28,7 @@ from lensaudit.metrics.betrayal import betrayal, exchange_p
 from lensaudit.models.adapter import WEIGHTS
 from lensaudit.scores.areas import clustered_auc_limits
 from lensaudit.scores.intervals import share_of
-from lensaudit.scores.stats import spearman
+from lensaudit.scores.ranks import spearman
 from lensaudit.training.job import prepare
 from lensaudit.training.methods import COMMON, METHODS
 from lensaudit.training.settings import UnlearnSettings

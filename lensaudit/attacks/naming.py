@@ -26,7 +26,7 @@ from jaxtyping import Float
 from scipy.stats import false_discovery_control
 from torch import Tensor
 
-from lensaudit.scores.stats import ENOUGH
+from lensaudit.data.candidates import N_PLACEBOS
 
 FDR = 0.1
 _NULL_FROM = 0.5
@@ -95,12 +95,13 @@ def gaps(source: Exposure, retains: Sequence[Exposure]) -> Float[Tensor, "kept c
 def name_facts(found: Sequence[Float[Tensor, " _"] | None]) -> Named:
     """Name facts from D of their candidates, the true entity first; None: not scored.
 
-    Facts may have different numbers of candidates. Those with fewer than `ENOUGH` placebos are left
-    out where most have enough, and all facts compete with one decoy each, the first placebo, where
-    most have not: one list, one guarantee.
+    Facts may have different numbers of candidates. Those with fewer placebos than `N_PLACEBOS` are
+    left out where most have enough, and all facts compete with one decoy each, the first placebo,
+    where most have not: one list, one guarantee.
     """
     enough, scored = (
-        {at: d for at, d in enumerate(found) if d is not None and len(d) > n} for n in (ENOUGH, 1)
+        {at: d for at, d in enumerate(found) if d is not None and len(d) > n}
+        for n in (N_PLACEBOS, 1)
     )
     none: list[float | None] = [None] * len(found)
     if not scored:
@@ -158,5 +159,7 @@ def _by_decoy(facts: Scored, none: Marks) -> Found:
     reason = None
     if 1 / len(facts) > FDR:
         wanted = math.ceil(1 / FDR)
-        reason = f"{len(facts)} facts with fewer than {ENOUGH} placebos; {wanted} would be needed"
+        reason = (
+            f"{len(facts)} facts with fewer than {N_PLACEBOS} placebos; {wanted} would be needed"
+        )
     return none, q, "target-decoy", reason

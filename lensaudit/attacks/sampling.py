@@ -28,7 +28,8 @@ from lensaudit.files import write_csv, write_jsonl
 from lensaudit.groups import grouped
 from lensaudit.kinds.sample import LeakRow, SampleRecord
 from lensaudit.models.checkpoint import load_tokenizer
-from lensaudit.models.generation import Choose, told_stops
+from lensaudit.models.generation import Choose
+from lensaudit.models.stops import told_stops
 from lensaudit.patching.speech import Answer, sample
 from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results.reading import SUMMARY

@@ -37,8 +37,8 @@ from lensaudit.models.bridge import DTYPES
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import Checkpoint, load_tokenizer
 from lensaudit.models.conditions import EAGER
-from lensaudit.models.generation import told_stops
 from lensaudit.models.sizes import sizes_on_disk
+from lensaudit.models.stops import told_stops
 from lensaudit.patching.prepare import prepare
 from lensaudit.patching.session import Session
 from lensaudit.patching.settings import PatchSettings

@@ -13,10 +13,10 @@ from lensaudit.data.neutral import likeness
 from lensaudit.data.rows import read_rows, texts_of
 from lensaudit.data.tofu import DEMO, FORGET10, tofu_rows
 from lensaudit.errors import InputError
-from lensaudit.scores.stats import ENOUGH
 from lensaudit.text import digest
 
-N_PLACEBOS = ENOUGH
+N_PLACEBOS = 99
+"""From here on a fact has a p-value of its own: the smallest is .01."""
 N_SHOTS = 3
 """Solved questions before the asked one in the few-shot attack."""
 _QUOTES = "\"'“”‘’«»"  # the quotes themselves

@@ -29,7 +29,8 @@ from lensaudit.results.manifest import MANIFEST, manifest, signed
 from lensaudit.results.reading import checked, json_object, part
 from lensaudit.scores.areas import area_limits
 from lensaudit.scores.intervals import share_of
-from lensaudit.scores.separation import auc, best_threshold
+from lensaudit.scores.separation import auc
+from lensaudit.scores.threshold import best_threshold
 from lensaudit.verdict.beside import speaking
 from lensaudit.verdict.decide import HOLDS, Code, Evidence, Word
 from lensaudit.verdict.depth import of_patch

@@ -23,7 +23,7 @@ from lensaudit.results.reading import Number, Text, Whole, checked
 from lensaudit.results.sentences import shown
 from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.means import mean_known
-from lensaudit.scores.stats import spearman
+from lensaudit.scores.ranks import spearman
 from lensaudit.text import digest
 from lensaudit.verdict.thresholds import ALPHA
 

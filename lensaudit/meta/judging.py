@@ -33,7 +33,8 @@ from lensaudit.scores.areas import least_chance
 from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.intervals import FEWEST_GROUPS
 from lensaudit.scores.means import harmonic_mean
-from lensaudit.scores.separation import auc, best_threshold
+from lensaudit.scores.separation import auc
+from lensaudit.scores.threshold import best_threshold
 from lensaudit.verdict.thresholds import ALPHA
 
 EPS = 1e-6

@@ -1,8 +1,9 @@
 """Does the model still say it? Word overlap of its greedy answer with the true one."""
 
+import functools
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from lensaudit.data.scripts import Letter, letter_of
@@ -16,7 +17,6 @@ from lensaudit.metrics.registry import (
     metric,
     one_or_list,
 )
-from lensaudit.metrics.stems import stem
 
 SOURCE = (
     "arXiv:2401.06121 section 2.2; open-unlearning d3d7cf9 evals/metrics/utils.py "
@@ -146,7 +146,16 @@ def words(text: str) -> list[str]:
     return found
 
 
+@functools.cache
+def _stemmer() -> Callable[[str], str]:
+    """Porter's stem of a word with the deviations of NLTK, as rouge_score takes it."""
+    from nltk.stem.porter import PorterStemmer  # over a second to import
+
+    return functools.lru_cache(maxsize=1 << 16)(PorterStemmer().stem)
+
+
 def _latin(text: str) -> list[str]:
+    stem = _stemmer()
     return [stem(one) if len(one) > 3 else one for one in _LATIN.findall(text.lower())]
 
 

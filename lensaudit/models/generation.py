@@ -13,8 +13,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from lensaudit.errors import WorkError
-from lensaudit.models.checkpoint import Checkpoint, load_tokenizer
-from lensaudit.models.generation_settings import generation_config_of, own_end
+from lensaudit.models.checkpoint import Checkpoint
+from lensaudit.models.generation_settings import generation_config_of
 from lensaudit.types import padded_rows
 
 COMPACT_ABOVE = 0.25
@@ -113,21 +113,6 @@ def likeliest(logits: Logits, row: Int[Tensor, " running"], step: int) -> Int[Te
 def stop_of(checkpoint: Checkpoint, tokenizer: Any) -> frozenset[int]:
     """Token ids that end a text, read from a folder: before the model is loaded."""
     return stop_ids(generation_config_of(checkpoint).eos_token_id, tokenizer.eos_token_id)
-
-
-def told_stops(*checkpoints: Checkpoint) -> dict[str, dict[str, list[int]]]:
-    """For a key: by weights, what ends a text where it is not what `config.json` names.
-
-    Empty for usual checkpoints: their ends are part of the weights' hash.
-    """
-    told = {}
-    for one in checkpoints:
-        ends = stop_ids(generation_config_of(one).eos_token_id, None)
-        if not ends:  # a large tokenizer takes a second to load
-            ends = stop_of(one, load_tokenizer(one))
-        if ends != stop_ids(own_end(one), None):
-            told[one.weights] = sorted(ends)
-    return {"stop": told} if told else {}
 
 
 def stop_ids(configured: int | Sequence[int] | None, tokenizers: int | None) -> frozenset[int]:

@@ -19,7 +19,7 @@ from lensaudit.judge.items import Judge, JudgeRequest
 from lensaudit.models.bridge import DTYPES, TransformerBridge, load
 from lensaudit.models.checkpoint import Checkpoint, load_tokenizer, open_model
 from lensaudit.models.device import resolve_device, resolve_dtype
-from lensaudit.models.generation import told_stops
+from lensaudit.models.stops import told_stops
 from lensaudit.patching.generation import rows_that_fit
 from lensaudit.patching.options import parse_layers, parse_memory
 from lensaudit.patching.speech import ends_of

@@ -27,7 +27,7 @@ from lensaudit.judge.items import JudgeRequest
 from lensaudit.judge.programmatic import ENTITY, declines
 from lensaudit.models.bridge import TransformerBridge, device_of, logits_of
 from lensaudit.models.checkpoint import Checkpoint
-from lensaudit.models.generation import told_stops
+from lensaudit.models.stops import told_stops
 from lensaudit.patching.session import Session
 from lensaudit.patching.speech import ends_of
 from lensaudit.scores.depth import label_hit, label_logprob, mean_per_example, span_mean

@@ -43,7 +43,7 @@ from lensaudit.results.run_folder import LogFolder
 from lensaudit.results.run_log import tell_replaced
 from lensaudit.scores.intervals import clustered_mean
 from lensaudit.scores.means import mean_known
-from lensaudit.scores.stats import spearman
+from lensaudit.scores.ranks import spearman
 from lensaudit.settings import Where, plain
 from lensaudit.steer.asking import Ask, TraitModel, said_in
 from lensaudit.steer.correlations import pearson, varied

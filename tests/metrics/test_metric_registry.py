@@ -1,6 +1,8 @@
 """What is registered, and in which order it is computed."""
 
 import pkgutil
+import subprocess
+import sys
 
 import pytest
 from support.metric_helpers import tiny_passes
@@ -18,7 +20,7 @@ from lensaudit.metrics.registry import (
     unscored,
 )
 
-INFRASTRUCTURE = {"registry", "options", "records", "given", "outside", "stems", "betrayal"}
+INFRASTRUCTURE = {"registry", "options", "records", "given", "outside", "betrayal"}
 
 
 def test_every_file_registers_a_metric_and_names_its_source():
@@ -31,6 +33,15 @@ def test_every_file_registers_a_metric_and_names_its_source():
         assert any(kind in one.source for kind in ("arXiv:", "doi:", "open-unlearning", "gnueaj"))
         assert one.fn.__doc__
         assert one.reads, one.name
+
+
+def test_the_table_of_metrics_imports_no_library_that_one_of_them_asks():
+    code = (
+        "import sys; from lensaudit.metrics.registry import all_metrics; all_metrics();"
+        "print(sys.modules.keys() & {'nltk', 'scipy.stats', 'sklearn'})"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
 
 
 @pytest.mark.parametrize("suite", ["tofu", "muse"])

@@ -1,22 +1,16 @@
 """The model-free vectors of open-unlearning."""
 
 import math
-import random
-import re
-from pathlib import Path
 
 import hypothesis
 import numpy as np
 import pytest
 import torch
 from hypothesis import strategies as st
-from nltk.stem.porter import PorterStemmer
 from rouge_score.rouge_scorer import RougeScorer
 from support import golden_values
 
-import lensaudit
 from lensaudit.evaluation.forward import token_traces
-from lensaudit.metrics import stems
 from lensaudit.metrics.forget_quality import forget_quality
 from lensaudit.metrics.membership import compressed_bytes, least_mean, standardised
 from lensaudit.metrics.memorization import share_predicted, strength, strength_with_floor
@@ -244,21 +238,6 @@ def test_latin_text_is_read_as_rouge_score_reads_it(gold, said):
         theirs["rougeL"].recall,
         theirs["rougeL"].fmeasure,
     )
-
-
-def test_stems_are_those_of_nltk():
-    ours = Path(lensaudit.__file__).parent
-    texts = [*(ours / "embedded" / "data").glob("*.json*"), *(ours / "judge").glob("*/*.jsonl")]
-    words = set(re.findall("[a-z0-9]+", " ".join(one.read_text() for one in texts).lower()))
-    assert len(words) > 2000
-    chance = random.Random(0)
-    endings = ["", "s", "ed", "ing", "eed", "ied", "ies", "y", "e", "ll", "logi", "sses", "bl"]
-    endings += [*stems._LONG, *stems._MIDDLE, *stems._SHORT]
-    for _ in range(20_000):
-        start = "".join(chance.choices("abcdefgilmnorstuyz", k=chance.randint(0, 6)))
-        words.add(start + chance.choice(endings) + chance.choice(endings))
-    theirs = PorterStemmer()
-    assert [one for one in words if one and stems.stem(one) != theirs.stem(one)] == []
 
 
 @hypothesis.settings(deadline=None, derandomize=True)

@@ -8,8 +8,8 @@ import pytest
 from support import EMBEDDED, checkpoint_of, refusal
 
 from lensaudit.models.checkpoint import open_model
-from lensaudit.models.generation import told_stops
 from lensaudit.models.generation_settings import generation_config_of, obeyed
+from lensaudit.models.stops import told_stops
 
 TOKENIZER, OTHER = (SimpleNamespace(eos_token_id=end) for end in (1, 7))
 """The one ends texts as `config.json` says."""

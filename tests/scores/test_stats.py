@@ -15,7 +15,8 @@ from support import GOLDEN
 
 from lensaudit.scores.kolmogorov import ks_two_sample
 from lensaudit.scores.means import harmonic_mean
-from lensaudit.scores.separation import Threshold, auc, best_threshold
+from lensaudit.scores.separation import auc
+from lensaudit.scores.threshold import Threshold, best_threshold
 
 PUBLISHED = GOLDEN / "published" / "method_results.json"
 quick = settings(deadline=None, derandomize=True, max_examples=60)
