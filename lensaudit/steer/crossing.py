@@ -63,7 +63,6 @@ from lensaudit.steer.trait import (
     traits_of,
 )
 from lensaudit.text import digest, slug
-from lensaudit.turns import alone
 
 SCHEMA = "steer-traits/1"
 _GAPS = (-SCALE[1], SCALE[1])
@@ -161,11 +160,10 @@ class Crossing:
         Raises:
             PartialError: some answers could not be judged.
         """
-        with alone(self.folder):
-            asked = list(self._asked(by, progress))
-            found = matrix_of(asked, self.left_out, self._how(by))
-            write_json(self.folder / CROSSED, document(found))
-            check_judged([level for one in asked for level in one.rows], self.folder)
+        asked = list(self._asked(by, progress))
+        found = matrix_of(asked, self.left_out, self._how(by))
+        write_json(self.folder / CROSSED, document(found))
+        check_judged([level for one in asked for level in one.rows], self.folder)
         return found
 
     def _asked(self, by: Any, progress: Tell) -> Iterator[Steering]:

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -23,6 +24,7 @@ from lensaudit.results.keyed import keyed_document
 from lensaudit.results.manifest import manifest
 from lensaudit.results.reading import null
 from lensaudit.results.run_folder import held, taken_as_it_is
+from lensaudit.results.run_log import tell_replaced
 from lensaudit.settings import plain
 from lensaudit.steer.asking import (
     TraitModel,
@@ -77,7 +79,15 @@ def open_extraction(settings: ExtractSettings, notice: Notice = unheard) -> Trai
         raise InputError("--filter entity: elicited answers have no entity; use another judge")
     for line in idle_of(settings, job.trait).values():
         raise InputError(line)
+    # vectors of other methods and layers stay beside these
+    options = {k: v for k, v in _options(job).items() if k not in ("methods", "layers")}
+    tell_replaced(job.folder, options, {**job.inputs(), "key": key_of(job)}, notice, EXTRACTED)
     return job
+
+
+def _options(job: TraitModel) -> dict[str, Any]:
+    """As the manifest has them."""
+    return plain(job.settings, without=("name", "out", "key_file", "key_env"))
 
 
 def key_of(job: TraitModel) -> str:
@@ -139,7 +149,7 @@ def plan_of(job: TraitModel) -> str:
 
 def run(job: TraitModel, progress: Tell) -> list[SteeringVector]:
     """Estimate the directions and write them to `vectors/`, or read what a finished run wrote."""
-    started, settings, vectors = time.monotonic(), job.settings, found_again(job)
+    started, vectors = time.monotonic(), found_again(job)
     if vectors is not None:
         job.notice(taken_as_it_is(job.folder))
     else:
@@ -152,7 +162,7 @@ def run(job: TraitModel, progress: Tell) -> list[SteeringVector]:
     made = manifest(
         COMMAND,
         kind="vectors",
-        options=plain(settings, without=("name", "out", "key_file", "key_env")),
+        options=_options(job),
         inputs={**job.inputs(), "key": key_of(job), "vectors": names, "massive": massive},
         device=job.device,
         started=started,

@@ -1,10 +1,12 @@
 """One record in one folder: what is replaced stays until what replaces it is there."""
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from threading import Event
 
 import pytest
 
-from lensaudit.errors import InputError, WorkError
+from lensaudit.errors import InputError, TryAgainError, WorkError
 from lensaudit.files import read_json
 from lensaudit.results.manifest import BEGUN, manifest
 from lensaudit.results.recorded import in_folder
@@ -19,14 +21,15 @@ class Counted:
     n: int
 
 
-def recorded(folder, n, *, computed=lambda: None, **how):
+def recorded(folder, n, *, computed=lambda: None, named=True, work=None, **how):
     identity = {"command": "worst", "n": n}
     asked = {"options": {}, "inputs": identity}
-    run = RunFolder(usual=folder, command="worst", key=str(n), asked=asked, force=True)
+    key = digest(identity)
+    run = RunFolder(usual=folder, command="worst", key=key, asked=asked, named=named, force=True)
     return in_folder(
         run,
         Counted,
-        lambda: Counted(n),
+        work or (lambda: Counted(n)),
         device="cpu",
         files=("summary.json",),
         computed=computed,
@@ -51,13 +54,49 @@ def test_what_is_replaced_stays_until_what_replaces_it_is_there(tmp_path, n, fre
 def test_a_run_killed_right_behind_its_manifest_is_finished_by_the_next(tmp_path):
     recorded(tmp_path, 1)
     done = sorted(one.name for one in tmp_path.iterdir())
-    (tmp_path / BEGUN).write_text('{"command": "worst", "inputs": {"key": "1"}}')
+    (tmp_path / BEGUN).write_text('{"command": "worst"}')
 
     def broken():
         raise WorkError("it was computed again")
 
     assert recorded(tmp_path, 1, computed=broken) == Counted(1)
     assert sorted(one.name for one in tmp_path.iterdir()) == done
+
+
+def test_where_another_process_makes_the_record_it_is_waited_for_and_read(tmp_path):
+    waits, told = Event(), []
+
+    def made():
+        assert waits.wait(60)
+        return Counted(1)
+
+    def heard(line):
+        told.append(str(line))
+        waits.set()
+
+    with ThreadPoolExecutor() as other:
+        first = other.submit(recorded, tmp_path, 1, work=made)
+        while not (tmp_path / BEGUN).exists():
+            assert not first.done()
+        assert recorded(tmp_path, 1, work=never, notice=heard) == Counted(1)
+        assert first.result() == Counted(1)
+    assert told == [
+        f"{tmp_path}: another process writes into this folder; waiting for it",
+        f"{tmp_path} holds this run already; nothing to do",
+    ]
+
+
+def test_a_folder_in_which_another_run_began_meanwhile_stays_its_own(tmp_path):
+    out = tmp_path / "o"
+    with pytest.raises(TryAgainError, match=r"o: another run has begun in it; run again"):
+        recorded(out, 2, named=False, ready=lambda: recorded(out, 1), work=never)
+    assert recorded(out, 1, work=never) == Counted(1)
+    assert recorded(out, 2, named=False) == Counted(2)
+    assert sorted(one.name[:2] for one in tmp_path.iterdir()) == ["o", "o-"]
+
+
+def never():
+    raise AssertionError("it was made again")
 
 
 ASKED = {

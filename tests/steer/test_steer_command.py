@@ -131,7 +131,9 @@ def test_the_plan_of_a_finished_run_says_so_and_the_run_reads_it(vectors, copied
         assert ask() == 0
         assert f"{folder} holds this run already; nothing to do" in capsys.readouterr().err
         assert ask(*other, "--dry-run") == 0
-        assert said in capsys.readouterr().out
+        told = capsys.readouterr()
+        assert said in told.out
+        assert f"{folder}: held the result of another run (" in told.err
     assert results(tmp_path / "s", "layer_sweep.json") == before
     (tmp_path / "x" / "vectors" / "random_layer8.json").write_text("{}")
     assert steer(extract, *own, "--dry-run") == 0
