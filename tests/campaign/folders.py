@@ -19,6 +19,7 @@ NUMBER = re.compile(r"(?<![\w.])[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?(?![\w.])")
 OF_A_RUN = {
     *("seconds", "started", "finished", "time", "host", "pid", "check", "asked", "versions"),
     *("files", "submitted", "eta_s", "seconds_per_unit", "last_used_s", "git_commit", "n_bytes"),
+    "page",  # hash of the manifests of the results that an audit's page was made of
 }
 """Keys of a document that no two runs share."""
 OF_A_CHOICE = {"options", "conditions", "settings", "given"}
