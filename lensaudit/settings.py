@@ -538,6 +538,23 @@ class Questions(Rows):
 class AnswerGroups(Caches, Machine, Questions, Anchors):
     """Models, questions and machine of a run that reads answers: the same for `eval` and `meta`."""
 
+    needs: ClassVar = {
+        "data": (
+            # a suite's data, beside own rows: those of a split that are not one's own
+            Needs(
+                "metrics",
+                reads=("forget", "annotated", "retain", "ra", "wf", "holdout"),
+                but=(
+                    ("forget", "forget"),
+                    ("annotated", "forget"),
+                    ("retain", "retain_set"),
+                    ("holdout", "holdout"),
+                ),
+            ),
+            Needs("forget", one_of=(None,), unless=Needs("data", a_file=False)),
+        )
+    }
+
 
 def several(names: str | Sequence[str] | None) -> tuple[str, ...]:
     """One name, several or none, as a caller writes them.

@@ -29,17 +29,6 @@ from lensaudit.settings import (
 _INSIDE = Needs("metrics", reads=("controls",))
 _COMPARED = Needs("metrics", reads=(OF_A_LOG,))
 _TOFU = Needs("suite", one_of=("tofu",))
-_OTHER_ROWS = Needs(
-    "metrics",
-    reads=("forget", "annotated", "retain", "ra", "wf", "holdout"),
-    but=(
-        ("forget", "forget"),
-        ("annotated", "forget"),
-        ("retain", "retain_set"),
-        ("holdout", "holdout"),
-    ),
-)
-"""A suite's data, beside own rows: those of a split that are not one's own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +42,6 @@ class EvaluateSettings(ScoreFiles, NeutralRows, AnswerGroups):
             Needs("metrics", reads=GENERATED),
             Needs("suite", one_of=("tofu",), unless=Needs("template")),  # MUSE has plain tags
         ),
-        "data": (_OTHER_ROWS, Needs("forget", one_of=(None,), unless=Needs("data", a_file=False))),
     }
 
     metrics: Annotated[

@@ -122,6 +122,15 @@ class Record(Group):
             ),
             [],
         ),
+        (
+            FaithfulnessSettings(
+                knows=("x",),
+                forgot=("y",),
+                metrics=("exact_memorization",),
+                measuring=AnswerGroups(data="x", forget="y"),
+            ),
+            ["data"],
+        ),
     ],
 )
 def test_an_option_is_idle_where_what_it_needs_does_not_hold(record, names):
