@@ -16,7 +16,7 @@ from lensaudit.errors import InputError
 from lensaudit.text import digest
 
 N_PLACEBOS = 99
-"""From here on a fact has a p-value of its own: the smallest is .01."""
+"""Of a fact: from so many on it has a p-value of its own, of which the smallest is .01."""
 N_SHOTS = 3
 """Solved questions before the asked one in the few-shot attack."""
 _QUOTES = "\"'“”‘’«»"  # the quotes themselves

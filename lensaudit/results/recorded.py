@@ -52,10 +52,13 @@ def in_folder(
         TryAgainError: another run has begun there meanwhile.
     """
     started, out = time.monotonic(), run.path
-    path = out / file
-    if run.is_done and not fresh:  # it may lie where nobody writes
+
+    def there() -> Record:
         notice(taken_as_it_is(out))
-        return read_as(record, path)
+        return read_as(record, out / file)
+
+    if run.is_done and not fresh:  # it may lie where nobody writes
+        return there()
     ready()
     with in_turn(make_folder(out), lambda: notice(FolderRemark(f"{out}: {BUSY}"))):
         # since its folder was chosen, another process may have begun or finished a run there
@@ -63,13 +66,12 @@ def in_folder(
         if run.path != out:
             raise TryAgainError(f"{out}: another run has begun in it; run again")
         if run.is_done and not fresh:
-            notice(taken_as_it_is(out))
-            return read_as(record, path)
+            return there()
         if (out / MANIFEST).exists():
             computed()
         run.begin()
         found = work()
-        write_json(path, document(found))
+        write_json(out / file, document(found))
         how = {**run.asked, "device": device, "started": started}
         made = manifest(run.command, kind=kind or run.command.partition(" ")[0], **how)
         seal(out, made, key=run.key, files=files, name=run.manifest)

@@ -37,7 +37,6 @@ from lensaudit.results.run_log import tell_replaced
 from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.intervals import clustered_mean
 from lensaudit.scores.special import stdtrit
-from lensaudit.settings import plain
 from lensaudit.steer.estimators import controls_of
 from lensaudit.steer.evaluate import (
     COHERENT_FROM,
@@ -59,6 +58,7 @@ from lensaudit.steer.trait import (
     crossed_folder,
     found_in,
     load_trait,
+    options_of,
     swept_by,
     traits_of,
 )
@@ -97,7 +97,7 @@ class Crossing:
     @property
     def recorded(self) -> dict[str, Any]:
         """The options that the manifest has."""
-        return plain(self.settings, without=("name", "out", "key_file", "key_env"))
+        return options_of(self.settings)
 
     @cached_property
     def results(self) -> LogFolder:

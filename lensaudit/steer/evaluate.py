@@ -44,7 +44,7 @@ from lensaudit.results.run_log import tell_replaced
 from lensaudit.scores.intervals import clustered_mean
 from lensaudit.scores.means import mean_known
 from lensaudit.scores.ranks import spearman
-from lensaudit.settings import Where, plain
+from lensaudit.settings import Where
 from lensaudit.steer.asking import Ask, TraitModel, said_in
 from lensaudit.steer.correlations import pearson, varied
 from lensaudit.steer.estimators import LAYER_CONVENTION, SteeringVector, load_vector
@@ -57,7 +57,14 @@ from lensaudit.steer.judging import (
     judges_when_asked,
 )
 from lensaudit.steer.settings import AskSettings, EvalSettings, LayerSettings
-from lensaudit.steer.trait import COMMAND, Trait, check_disjoint, files_of, load_trait
+from lensaudit.steer.trait import (
+    COMMAND,
+    Trait,
+    check_disjoint,
+    files_of,
+    load_trait,
+    options_of,
+)
 from lensaudit.text import digest
 from lensaudit.turns import alone
 
@@ -400,10 +407,10 @@ class Steering(TraitModel):
     @property
     def recorded(self) -> dict[str, Any]:
         """The options that the manifest has."""
-        own = ("name", "vectors", "method", "layers", "ratio", "coefficient")
+        own = ("vectors", "method", "layers", "ratio", "coefficient")
         if isinstance(self.settings, EvalSettings):
-            own = ("name", "vector", "coefficients", "as_ratio")
-        return plain(self.settings, without=(*own, "out", "key_file", "key_env"))
+            own = ("vector", "coefficients", "as_ratio")
+        return options_of(self.settings, *own)
 
     @cached_property
     def results(self) -> LogFolder:

@@ -7,7 +7,6 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -25,7 +24,6 @@ from lensaudit.results.manifest import manifest
 from lensaudit.results.reading import null
 from lensaudit.results.run_folder import held, taken_as_it_is
 from lensaudit.results.run_log import tell_replaced
-from lensaudit.settings import plain
 from lensaudit.steer.asking import (
     TraitModel,
     elicit,
@@ -57,6 +55,7 @@ from lensaudit.steer.trait import (
     contrast_trait,
     idle_of,
     methods_of,
+    options_of,
     question_hash,
 )
 from lensaudit.text import digest
@@ -80,14 +79,9 @@ def open_extraction(settings: ExtractSettings, notice: Notice = unheard) -> Trai
     for line in idle_of(settings, job.trait).values():
         raise InputError(line)
     # vectors of other methods and layers stay beside these
-    options = {k: v for k, v in _options(job).items() if k not in ("methods", "layers")}
+    options = options_of(settings, "methods", "layers")
     tell_replaced(job.folder, options, {**job.inputs(), "key": key_of(job)}, notice, EXTRACTED)
     return job
-
-
-def _options(job: TraitModel) -> dict[str, Any]:
-    """As the manifest has them."""
-    return plain(job.settings, without=("name", "out", "key_file", "key_env"))
 
 
 def key_of(job: TraitModel) -> str:
@@ -162,7 +156,7 @@ def run(job: TraitModel, progress: Tell) -> list[SteeringVector]:
     made = manifest(
         COMMAND,
         kind="vectors",
-        options=_options(job),
+        options=options_of(job.settings),
         inputs={**job.inputs(), "key": key_of(job), "vectors": names, "massive": massive},
         device=job.device,
         started=started,

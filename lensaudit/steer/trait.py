@@ -17,7 +17,7 @@ from lensaudit.judge.prompts import OF_TRAITS, check_template
 from lensaudit.kinds.steering import STEERED, SWEPT
 from lensaudit.results.manifest import MANIFEST, manifests_of
 from lensaudit.results.reading import Flag, checked, json_object, part
-from lensaudit.settings import results_folder
+from lensaudit.settings import plain, results_folder
 from lensaudit.steer.settings import (
     AskSettings,
     CrossSettings,
@@ -252,6 +252,16 @@ _OF_ELICITED = {
     "max_new_tokens": "--max-new-tokens",
 }
 """Settings of answers that a model is asked for -> as they are typed."""
+
+
+def options_of(settings: Any, *own: str) -> dict[str, Any]:
+    """Options that a manifest has: not where the result lies, nor how a judge lets one in.
+
+    Args:
+        settings: of a command.
+        own: fields that it leaves out too.
+    """
+    return plain(settings, without=(*own, "name", "out", "key_file", "key_env"))
 
 
 def methods_of(settings: ExtractSettings) -> tuple[Method, ...]:

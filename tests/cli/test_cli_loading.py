@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support import printed
 
 from lensaudit.cli import library
 from lensaudit.cli import terminal as loading
@@ -56,8 +57,7 @@ def test_a_module_that_commands_call_is_imported_when_it_is_used():
         "import sys; from lensaudit.cli import library; at = 'lensaudit.doors.gate';"
         "before = at in sys.modules; library.doors_gate; print(before, at in sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "False True\n"
+    assert printed(code) == "False True\n"
     with pytest.raises(AttributeError, match="nonsense"):
         _ = library.nonsense
 

@@ -1,6 +1,9 @@
 """The model-free vectors of open-unlearning."""
 
 import math
+import random
+import re
+from pathlib import Path
 
 import hypothesis
 import numpy as np
@@ -8,8 +11,10 @@ import pytest
 import torch
 from hypothesis import strategies as st
 from rouge_score.rouge_scorer import RougeScorer
+from rouge_score.tokenizers import DefaultTokenizer
 from support import golden_values
 
+import lensaudit
 from lensaudit.evaluation.forward import token_traces
 from lensaudit.metrics.forget_quality import forget_quality
 from lensaudit.metrics.membership import compressed_bytes, least_mean, standardised
@@ -17,7 +22,7 @@ from lensaudit.metrics.memorization import share_predicted, strength, strength_w
 from lensaudit.metrics.privacy import privleak, rel_diff, similarity
 from lensaudit.metrics.probability import probability_record
 from lensaudit.metrics.registry import MetricContext, MetricResult, Trace, all_metrics, finished
-from lensaudit.metrics.rouge import longest_common, overlap
+from lensaudit.metrics.rouge import longest_common, overlap, words
 from lensaudit.scores.means import harmonic_mean
 
 
@@ -238,6 +243,19 @@ def test_latin_text_is_read_as_rouge_score_reads_it(gold, said):
         theirs["rougeL"].recall,
         theirs["rougeL"].fmeasure,
     )
+
+
+def test_words_are_stemmed_as_rouge_score_stems_them():
+    ours = Path(lensaudit.__file__).parent
+    texts = [*(ours / "embedded" / "data").glob("*.json*"), *(ours / "judge").glob("*/*.jsonl")]
+    found = set(re.findall("[a-z0-9]+", " ".join(one.read_text() for one in texts).lower()))
+    assert len(found) > 2000
+    chance, ends = random.Random(0), ("s", "ed", "ing", "eed", "ies", "ational", "logi", "ll", "y")
+    for _ in range(20_000):
+        start = "".join(chance.choices("abcdefgilmnorstuyz", k=chance.randint(0, 6)))
+        found.add(start + chance.choice(ends) + chance.choice(ends))
+    text = " ".join(sorted(found))
+    assert words(text) == DefaultTokenizer(use_stemmer=True).tokenize(text)
 
 
 @hypothesis.settings(deadline=None, derandomize=True)

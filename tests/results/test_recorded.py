@@ -24,8 +24,8 @@ class Counted:
 def recorded(folder, n, *, computed=lambda: None, named=True, work=None, **how):
     identity = {"command": "worst", "n": n}
     asked = {"options": {}, "inputs": identity}
-    key = digest(identity)
-    run = RunFolder(usual=folder, command="worst", key=key, asked=asked, named=named, force=True)
+    own = {"asked": asked, "named": named, "force": True}
+    run = RunFolder(usual=folder, command="worst", key=str(n), **own)
     return in_folder(
         run,
         Counted,
@@ -54,7 +54,7 @@ def test_what_is_replaced_stays_until_what_replaces_it_is_there(tmp_path, n, fre
 def test_a_run_killed_right_behind_its_manifest_is_finished_by_the_next(tmp_path):
     recorded(tmp_path, 1)
     done = sorted(one.name for one in tmp_path.iterdir())
-    (tmp_path / BEGUN).write_text('{"command": "worst"}')
+    (tmp_path / BEGUN).write_text('{"command": "worst", "inputs": {"key": "1"}}')
 
     def broken():
         raise WorkError("it was computed again")
@@ -92,7 +92,7 @@ def test_a_folder_in_which_another_run_began_meanwhile_stays_its_own(tmp_path):
         recorded(out, 2, named=False, ready=lambda: recorded(out, 1), work=never)
     assert recorded(out, 1, work=never) == Counted(1)
     assert recorded(out, 2, named=False) == Counted(2)
-    assert sorted(one.name[:2] for one in tmp_path.iterdir()) == ["o", "o-"]
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["o", "o-2"]
 
 
 def never():

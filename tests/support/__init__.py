@@ -18,6 +18,8 @@ import importlib.util
 import json
 import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -90,6 +92,13 @@ def refusal(call: Callable[..., Any], *arguments: Any, n_lines: int = 1, **optio
         call(*arguments, **options)
     assert len(str(caught.value).splitlines()) <= n_lines
     return str(caught.value)
+
+
+def printed(code: str) -> str:
+    """What a program of its own prints, which has imported nothing yet."""
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout
 
 
 def of_role(registry, role: str) -> list[Any]:
