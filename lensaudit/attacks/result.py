@@ -64,7 +64,7 @@ def scored_in(model: str, out: Path | None) -> Path:
 def taught_nothing(out: Path) -> str | None:
     """A warning about a finished folder whose training hardly changed the loss; else None."""
     losses = kept_losses(out)
-    return rows_relearned(losses[0], losses[-1], len(losses))
+    return rows_relearned(losses.steps[0], losses.after, len(losses.steps))
 
 
 def rounded(method: str, out: Path) -> dict[str, Any]:
@@ -89,16 +89,22 @@ def rounded(method: str, out: Path) -> dict[str, Any]:
     }
 
 
-def rows_relearned(first: float, last: float, n_steps: int) -> str | None:
+def rows_relearned(before: float, after: float | None, n_steps: int) -> str | None:
     """A warning about an attack that taught nothing; None where it taught something.
 
+    Args:
+        before: loss of the rows of its first step, nats per token.
+        after: of the same rows, once it ended; None where nobody looked.
+        n_steps: it took.
+
     >>> rows_relearned(0.5314, 0.5241, 8)
-    'The attack did next to nothing: the loss of its rows went from 0.5314 to 0.5241 over 8 steps; raise --lr or --epochs.'
+    'The attack did next to nothing: the loss of its first rows went from 0.5314 to 0.5241 in 8 steps; raise --lr or --epochs.'
     >>> rows_relearned(1.2, 0.3, 8)
     """  # noqa: E501
-    if n_steps < 2 or last < (1 - TAUGHT) * first:  # of one step there is no later loss
+    if after is None or after < (1 - TAUGHT) * before:
         return None
+    steps = "1 step" if n_steps == 1 else f"{n_steps} steps"
     return (
-        f"The attack did next to nothing: the loss of its rows went from {first:.4f} to "
-        f"{last:.4f} over {n_steps} steps; raise --lr or --epochs."
+        f"The attack did next to nothing: the loss of its first rows went from {before:.4f} to "
+        f"{after:.4f} in {steps}; raise --lr or --epochs."
     )

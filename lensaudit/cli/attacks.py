@@ -283,7 +283,7 @@ def print_trained(
         notice(made.there())
         if not as_json:
             return
-    losses = library.training_record.kept_losses(made.out)
+    losses = library.training_record.kept_losses(made.out).steps
     first, last = losses[0], losses[-1]
     known = {"out": str(made.out), "steps": len(losses), "first_loss": first, "last_loss": last}
     line = f"{made.out}: {made.what}, loss {first:.4f} -> {last:.4f}"

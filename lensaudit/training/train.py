@@ -281,15 +281,9 @@ def _step(
         FloatingPointError: the loss or the gradient, whichever it says, is not finite.
         InputError: no parameter has a gradient.
     """
-    n, device = run.recipe.n_accumulate, model.device
+    n = run.recipe.n_accumulate
     loss = retain = 0.0
-    for number in range(step * n, (step + 1) * n):
-        drawn = generator(run.seed, number).initial_seed()
-        with (
-            seeded(device, drawn),
-            torch.autocast(device.type, torch.bfloat16, enabled=run.autocast),
-        ):
-            terms = run.objective(model, run.batch(number), multiplier)
+    for terms in _terms(model, run, step, multiplier):
         torch.autograd.backward(terms.total / n, inputs=list(parameters.values()))
         loss += terms.total.item() / n
         retain += terms.retain / n
@@ -303,6 +297,31 @@ def _step(
     optimizer.step()
     optimizer.zero_grad()
     return loss, norm, run.objective.next_multiplier(multiplier, retain, step)
+
+
+def _terms(
+    model: "transformers.PreTrainedModel", run: TrainingRun[B], step: int, multiplier: float
+) -> Iterator[Terms]:
+    """What is minimised in each batch of a step."""
+    n, device = run.recipe.n_accumulate, model.device
+    for number in range(step * n, (step + 1) * n):
+        drawn = generator(run.seed, number).initial_seed()
+        with (
+            seeded(device, drawn),
+            torch.autocast(device.type, torch.bfloat16, enabled=run.autocast),
+        ):
+            terms = run.objective(model, run.batch(number), multiplier)
+        yield terms
+
+
+@torch.no_grad()
+def first_rows_again(model: "transformers.PreTrainedModel", run: TrainingRun[B]) -> float:
+    """Loss of the first step's rows under weights that were trained: it had them untrained.
+
+    The loss of the last step is of other rows, which may be easier or harder.
+    """
+    terms = _terms(model, run, 0, run.objective.first_multiplier)
+    return sum(one.total.item() for one in terms) / run.recipe.n_accumulate
 
 
 @contextmanager

@@ -33,13 +33,14 @@ from lensaudit.results.manifest import MANIFEST, Manifest, manifest
 from lensaudit.results.recorded import planned
 from lensaudit.results.run_folder import RunFolder, seal
 from lensaudit.text import digest
-from lensaudit.training.record import LOSSES, STATE_FOLDER
+from lensaudit.training.record import AFTER, LOSSES, STATE_FOLDER
 from lensaudit.training.train import (
     Recipe,
     TrainingRun,
     TrainingStep,
     checked_pattern,
     drop_state,
+    first_rows_again,
     seeded,
     train,
     writing,
@@ -505,7 +506,8 @@ class TrainingJob(CheckpointJob):
             seed=self.settings.seed,
         )
         losses = train(model, run, report=report)
-        write_csv(out / self.beside, ("step", "loss"), list(enumerate(losses, 1)))
+        lines = [*enumerate(losses, 1), (AFTER, first_rows_again(model, run))]
+        write_csv(out / self.beside, ("step", "loss"), lines)
         return model, wrapped, {**self.options, "save_every": self.save_every}
 
 

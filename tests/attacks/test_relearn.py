@@ -9,6 +9,7 @@ import pytest
 import torch
 from support import EMBEDDED, llama_of
 from support.tolerance import NATS
+from transformers import AutoModelForCausalLM
 
 import lensaudit as la
 from lensaudit.attacks import relearn as room
@@ -19,6 +20,7 @@ from lensaudit.attacks.relearn import (
     relearned,
     run_of,
 )
+from lensaudit.attacks.result import taught_nothing
 from lensaudit.attacks.settings import DEMO_RELEARNING, Relearning, RelearnSettings
 from lensaudit.auditing.question import asked_of_eval
 from lensaudit.auditing.settings import AuditSettings
@@ -28,13 +30,14 @@ from lensaudit.errors import InputError, TryAgainError
 from lensaudit.kinds.relearn import ScoreChange
 from lensaudit.meta.runs import prepare_robustness
 from lensaudit.meta.settings import RobustnessSettings
-from lensaudit.models.checkpoint import open_model
+from lensaudit.models.checkpoint import load_tokenizer, open_model
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.results.manifest import manifest
 from lensaudit.results.run_folder import seal
 from lensaudit.sweep.plan import UnitConditions, planned, relearned_rows, relearning_of
 from lensaudit.training.embedded import of_embedded_family
+from lensaudit.training.record import kept_losses
 from lensaudit.training.rows import finetune_batches, load_rows, rows_hash
 from lensaudit.verdict.collect import verdicts
 from tools.demo_family.tokenizer import train_tokenizer
@@ -231,6 +234,30 @@ def test_what_hides_recovers_more_than_retain_learns(audited):
     _, _, (_, work, kept) = audited
     assert open_model(str(kept)).dtype == "float32"
     assert not list(work.rglob("*.safetensors"))
+
+
+def test_the_first_rows_are_read_untrained_and_trained_as_transformers_reads_them(audited):
+    (_, retain), _, (jobs, _, kept) = audited
+    job = jobs["demo/masked_upper"]
+
+    def by_transformers(folder):
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+        run = job.run(model, load_tokenizer(job.start))
+        parts = [run.batch(number) for number in range(job.recipe.n_accumulate)]
+        asked = [{"input_ids": part.tokens, "attention_mask": part.mask.long()} for part in parts]
+        with torch.no_grad():
+            nll = [
+                model(**one, labels=part.labels).loss.item()
+                for one, part in zip(asked, parts, strict=True)
+            ]
+        return sum(nll) / len(nll)
+
+    losses = kept_losses(kept)
+    assert len(losses.steps) == N_STEPS
+    assert losses.steps[0] == pytest.approx(by_transformers(job.start.folder), abs=NATS)
+    assert losses.after == pytest.approx(by_transformers(kept), abs=NATS)
+    # what never knew the rows is taught them, too
+    assert taught_nothing(kept) is retain.remark is None
 
 
 def test_the_same_audit_is_read_and_another_is_not(audited, auditing, monkeypatch):
