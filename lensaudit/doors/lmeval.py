@@ -70,6 +70,8 @@ class OpenedHarness:
     conditions: Conditions
     vector: SteeringVector | None
     tasks: tuple[Task, ...]
+    manager: Any
+    """The harness's own list of tasks: to read all of its files takes it seconds."""
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -116,7 +118,7 @@ class OpenedHarness:
         claim(self.folder, COMMAND, [SUMMARY])
         how = {"identity": self.identity, "settings": settings, "report": notice}
         with edited(self.checkpoint, settings, self.vector, self.conditions) as (model, tokenizer):
-            found = _results(model, tokenizer, self.tasks, self.folder, **how)
+            found = _results(model, tokenizer, self.tasks, self.folder, self.manager, **how)
         asked = {"tasks": settings.tasks, "include": plain(settings)["include"]}
         listed = {one: file_sha256(Path(one)) for one in in_commas(settings.tasks) if is_file(one)}
         summed = _summed(settings.model, self.folder, found)
@@ -146,7 +148,6 @@ def open_harness(settings: HarnessSettings, *, notice: Notice = unheard) -> Open
     device = resolve_device(settings.device)
     dtype = resolve_dtype(settings.dtype, device)
     tasks = tasks_named(settings.tasks, notice)
-    _manager([(task_name(task), task) for task in tasks], settings)
     opened = OpenedHarness(
         settings=settings,
         folder=folder,
@@ -154,19 +155,21 @@ def open_harness(settings: HarnessSettings, *, notice: Notice = unheard) -> Open
         conditions=conditions_of(checkpoint, dtype=dtype, device=device, attention=settings.attn),
         vector=vector_of(checkpoint, settings),
         tasks=tasks,
+        manager=_manager(tasks, settings),
     )
     # other tasks go beside those that are there
     tell_replaced(folder, _arguments(settings), opened.made_of, notice)
     return opened
 
 
-def _manager(named: Sequence[tuple[str, Task]], settings: HarnessSettings) -> Any:
+def _manager(tasks: Sequence[Task], settings: HarnessSettings) -> Any:
     """The harness's own list of tasks, with those of a folder; every name is in it.
 
     Raises:
         InputError: one is not, or the harness is not installed.
     """
     need("lm_eval", called="lm-evaluation-harness", extra="lmeval")
+    named = [(task_name(task), task) for task in tasks]
     _check_each_once(named)
     from lm_eval.tasks import TaskManager  # pyright: ignore[reportMissingImports]
 
@@ -251,7 +254,8 @@ def run_tasks(
         WorkError: a task has no number.
     """
     how = {"identity": identity, "settings": settings, "report": report}
-    return _summed(settings.model, out, _results(model, tokenizer, tasks, out, **how))
+    found = _results(model, tokenizer, tasks, out, _manager(tasks, settings), **how)
+    return _summed(settings.model, out, found)
 
 
 def _results(
@@ -259,6 +263,7 @@ def _results(
     tokenizer: Any,
     tasks: Sequence[Task],
     out: Path,
+    manager: Any,
     *,
     identity: Mapping[str, Any],
     settings: HarnessSettings,
@@ -266,10 +271,9 @@ def _results(
 ) -> dict[str, Any]:
     """By name the results of all tasks of a folder, those run or kept that are asked last.
 
-    Arguments and errors are those of `run_tasks`.
+    Arguments and errors are those of `run_tasks`; `manager` knows the tasks.
     """
     named = [(task_name(task), task) for task in tasks]
-    manager = _manager(named, settings)
     make_folder(out)
     every = _beside(out, [name for name, _ in named], identity, settings)
     for name, task in named:

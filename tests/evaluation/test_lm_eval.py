@@ -1,11 +1,11 @@
 """lm-evaluation-harness on models in memory: the harness's own numbers, every argument passed."""
 
 import copy
+import functools
 import json
 import shutil
 import socket
 from contextlib import nullcontext
-from functools import partial
 
 import pytest
 import torch
@@ -24,7 +24,7 @@ from lensaudit.models.conditions import conditions_of
 from lensaudit.models.registry import EMBEDDED, load_registry, resolve
 
 N = 6
-ASKED = partial(HarnessSettings, model="in memory", tasks="given")
+ASKED = functools.partial(HarnessSettings, model="in memory", tasks="given")
 
 
 def needs_harness():
@@ -35,6 +35,16 @@ def needs_harness():
 def tasks(tmp_path_factory):
     needs_harness()
     return write_tasks(tmp_path_factory.mktemp("tasks"), demo_rows(N))
+
+
+@pytest.fixture(scope="module")
+def managed_once(tasks):
+    """The harness reads its thousands of files once for each folder of tasks, not for each test."""
+    from lm_eval.tasks import TaskManager
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lm_eval.tasks.TaskManager", functools.cache(TaskManager))
+        yield
 
 
 @pytest.fixture
@@ -125,7 +135,7 @@ def test_arguments_reach_the_harness(tasks, tmp_path, no_network):
     ],
 )
 def test_some_fields_of_a_task_are_no_task_and_refused_before_a_model_is_opened(
-    tasks, tmp_path, capsys, dropped, said
+    tasks, managed_once, tmp_path, capsys, dropped, said
 ):
     whole = yaml.safe_load((tasks / "own_choice.yaml").read_text())
     some = {key: value for key, value in whole.items() if key not in dropped}
@@ -190,7 +200,6 @@ def test_the_summary_has_every_task_of_the_folder_that_was_asked_the_same(tmp_pa
         ran.append(lmeval.task_name(task))
         return {"results": {ran[-1]: {"acc,none": 0.5}}, "samples": []}
 
-    monkeypatch.setattr(lmeval, "_manager", lambda *_: None)
     monkeypatch.setattr(lmeval, "_run", made)
     monkeypatch.setattr(lmeval, "edited", lambda *_: nullcontext((None, None)))
     checkpoint = open_checkpoint(resolve("demo/retain", load_registry()))
@@ -198,7 +207,7 @@ def test_the_summary_has_every_task_of_the_folder_that_was_asked_the_same(tmp_pa
 
     def run_on(*tasks, **how):
         asked = ASKED(**how)
-        opened = lmeval.OpenedHarness(asked, out, checkpoint, conditions, None, tasks)
+        opened = lmeval.OpenedHarness(asked, out, checkpoint, conditions, None, tasks, None)
         found = opened.run(lambda line: None).summary
         assert found == summary(out)
         files = json.loads((out / "manifest.json").read_text())["files"]
