@@ -29,8 +29,8 @@ from lensaudit.data.facts import Fact
 from lensaudit.kinds.worst import WorstAttack, WorstFact, WorstRecord
 from lensaudit.scores.excess import clustered_excess
 from lensaudit.scores.intervals import typical_size
-from lensaudit.scores.leaks import never_hit_bound
 from lensaudit.scores.recovery import Arms
+from lensaudit.scores.sampled import never_hit_bound
 
 FACTS = tuple(one.name for one in fields(WorstFact))
 """Columns of facts.csv."""

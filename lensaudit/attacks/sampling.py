@@ -38,7 +38,7 @@ from lensaudit.results.run import RunResult
 from lensaudit.results.run_folder import RunFolder
 from lensaudit.scores.excess import clustered_excess
 from lensaudit.scores.intervals import share_of, typical_size
-from lensaudit.scores.leaks import Errors, leak_at_k, leak_corrected, never_hit_bound
+from lensaudit.scores.sampled import Errors, leak_at_k, leak_corrected, never_hit_bound
 from lensaudit.settings import plain
 from lensaudit.steer.draws import draws_of
 

@@ -7,7 +7,7 @@ from lensaudit.auditing.evaluate import COMMAND
 from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.errors import InputError
 from lensaudit.evaluation.log import completed, read_log, recomputed, write_log
-from lensaudit.evaluation.suite import check_beside, conditions_in, model_in_log, rows_in
+from lensaudit.evaluation.suite import check_beside, model_in_log, rows_in
 from lensaudit.files import make_folder
 from lensaudit.results.kinds.eval import EvaluationResult, MetricResult
 from lensaudit.results.manifest import MANIFEST
@@ -56,5 +56,5 @@ def _retain_beside(
     retain = read_log(Path(settings.retain_log))
     rows = {place: (model.path, found) for place, found in rows_in(model).items()}
     own = model_in_log("source", model)
-    check_beside(retain, model.suite, own, conditions_in(model), rows)
+    check_beside(retain, model.suite, own, model.conditions, rows)
     return completed(retain)

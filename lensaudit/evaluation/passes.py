@@ -301,7 +301,7 @@ class ModelPasses:
 
     def cut(self, read: Read) -> list[int]:
         """Rows whose generation stopped at the limit of new tokens and not at an end."""
-        n_new = self._n_new(self.splits[read.split])
+        n_new = self.n_new(self.splits[read.split])
         return [idx for idx, ids in self._new_tokens(read).items() if len(ids) >= n_new]
 
     def asked_and_wanted(self, split: Split, encoding: Encoding) -> tuple[str, str]:
@@ -374,7 +374,7 @@ class ModelPasses:
         """New tokens by question: one generation for each, whatever the field."""
         split, kind = self.splits[read.split], _asking(read)
         prompts, _ = self._prompts(read)
-        n_new = self._n_new(split)
+        n_new = self.n_new(split)
 
         def make(batch_size: int) -> list[Arrays]:
             heard = {idx: self.answered(ids) for idx, ids in prompts.items()}
@@ -402,7 +402,8 @@ class ModelPasses:
         made = zip(self._prompts(read)[0], self._generated(read), strict=True)
         return {idx: item["ids"].tolist() for idx, item in made}
 
-    def _n_new(self, split: Split) -> int:
+    def n_new(self, split: Split) -> int:
+        """Tokens that an answer to a row of the split may have."""
         return split.how.get("max_new_tokens") or self.max_new_tokens or split.max_new_tokens
 
     def _prompts(self, read: Read) -> tuple[Prompts, Mapping[int, str]]:
@@ -412,7 +413,7 @@ class ModelPasses:
             forced: Any = self.asked.tokenizer(JAILBREAK, add_special_tokens=False)["input_ids"]
             tail = tuple(forced) if kind == "jailbreak" else ()
             every = {row.idx: self._prompt(split, row.question, tail) for row in split.rows}
-            n_new, context = self._n_new(split), self.asked.context
+            n_new, context = self.n_new(split), self.asked.context
             why = {idx: context.too_long(len(ids), n_new) for idx, ids in every.items()}
             self._asked_for[split.name, kind] = (
                 {idx: ids for idx, ids in every.items() if why[idx] is None},
@@ -443,7 +444,7 @@ class ModelPasses:
 
     def _unheard(self, read: Read, answers: Mapping[int, str | None]) -> dict[int, str]:
         """Why the other rows have no answer."""
-        n_new = self._n_new(self.splits[read.split])
+        n_new = self.n_new(self.splits[read.split])
         why = f"the thought was cut at {n_new} tokens"
         cut = {idx: why for idx, text in answers.items() if text is None}
         return {**self._prompts(read)[1], **cut}

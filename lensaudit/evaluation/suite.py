@@ -201,13 +201,8 @@ def conditions(passes: ModelPasses) -> dict[str, object]:
             name: digest([[row.idx, dict(row.answers)] for row in split.rows])
             for name, split in passes.splits.items()
         },
+        "n_new": {name: passes.n_new(split) for name, split in passes.splits.items()},
     }
-
-
-def conditions_in(log: EvaluationResult) -> Mapping[str, Any]:
-    """The `conditions` of a log of ours, and what `empty` was; nothing of another tool's."""
-    made, options = part(log.manifest, "inputs", "conditions"), part(log.manifest, "options")
-    return {**made, "empty": options["empty"]} if made and "empty" in options else made
 
 
 def retain_reference(
@@ -255,7 +250,7 @@ def check_beside(
         log: of a retain model.
         suite: of the run that it stands beside.
         own: the model of that run.
-        made: its `conditions_in`; nothing where they are not known.
+        made: its `conditions`; nothing where they are not known.
         rows: where it has rows, whose they are and their numbers.
     """
     if log.suite != suite:
@@ -286,7 +281,7 @@ def rows_in(log: EvaluationResult) -> dict[Place, set[int]]:
 
 
 def _check_conditions(log: EvaluationResult, wanted: Mapping[str, Any]) -> None:
-    made = conditions_in(log)
+    made = log.conditions
     if not made or not wanted:
         return
     for key in ("mask", "template", *({"empty"} & made.keys() & wanted.keys())):

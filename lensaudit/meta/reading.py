@@ -29,16 +29,17 @@ from lensaudit.errors import InputError
 from lensaudit.files import read_json
 from lensaudit.groups import grouped
 from lensaudit.metrics.privacy import ATTACKS, similarity
-from lensaudit.metrics.registry import metric_of, splits_read
+from lensaudit.metrics.registry import Read, metric_of, reads_in_all
 from lensaudit.models.registry import published
 from lensaudit.results.integrity import check_result
-from lensaudit.results.kinds.eval import log_in
+from lensaudit.results.kinds.eval import HOW, EvaluationResult, log_in
 from lensaudit.results.kinds.patch import rows_hash
 from lensaudit.results.locate import NO_RESULTS, Found, folders_below, locate
 from lensaudit.results.manifest import MANIFEST, model_in
 from lensaudit.results.planned import PLAN, RESULT, TO_DO, UNITS
 from lensaudit.results.reading import SUMMARY, Number, checked_as, json_object, part
 from lensaudit.results.roles import roles_in
+from lensaudit.settings import GENERATED
 from lensaudit.sweep.plan import Variant
 
 Means = Literal["knows", "forgot"]
@@ -175,18 +176,25 @@ class RowsAsked:
     path: Path
     """Of the result that says so."""
     content: Mapping[str, Any]
-    """Split, or `template` -> content hash, as far as the result says them."""
+    """See `_asked_of`."""
 
 
-def _splits_of(metric: str) -> list[str]:
-    """Splits that a metric of the suite reads; of one that is not known here it is the forget set.
+_OF_TEXTS = {"cleanup": "--cleanup", "think": "--think", "n_new": "--max-new-tokens"}
+_OF_LIKELIHOODS = {"mask": "--mask", "empty": "--set empty"}
+"""Conditions -> the option that they are of; metrics that look inside have neither."""
 
-    >>> _splits_of("retain_Q_A_Prob"), _splits_of("uds")
-    (['retain'], ['annotated'])
-    """
-    with suppress(InputError):
-        return sorted(splits_read(metric_of(metric)))
-    return ["forget"]
+
+def _asked_of(log: EvaluationResult, metric: str) -> dict[str, Any]:
+    """Split, or condition -> what a value of a log was asked of, as far as the log says."""
+    reads = {Read("text", "forget")}
+    with suppress(InputError):  # a metric that is not known here
+        reads = reads_in_all(metric_of(metric))
+    splits, kinds = sorted({one.of for one in reads}), {one.kind for one in reads}
+    acting = {*splits, "template"}
+    acting |= _OF_TEXTS.keys() if kinds & {*GENERATED} else set()
+    acting |= _OF_LIKELIHOODS.keys() if kinds - {*GENERATED, "patched"} else set()
+    said = zip((*splits, *HOW, "n_new"), log.asked(*splits), strict=True)
+    return {name: one for name, one in said if name in acting and one is not None}
 
 
 TOLERANCE = 1e-9
@@ -314,13 +322,15 @@ def check_alike(models: Iterable[str], keys: Iterable[str], *tables: Values) -> 
             if content != first:
                 raise InputError(
                     f"{told} was asked {_otherwise(name)} than {other}; wanted the same rows, "
-                    "asked in the same way: measure one again with the other's data, --limit and "
-                    "template"
+                    "asked in the same way: measure one again with the other's data, --limit, "
+                    "template and options"
                 )
 
 
 def _otherwise(name: str) -> str:
     """How two values were asked that differ in a content."""
+    if option := (_OF_TEXTS | _OF_LIKELIHOODS).get(name):
+        return f"with another {option}"
     return "in another template" if name == "template" else f"of other {name} rows"
 
 
@@ -488,9 +498,7 @@ def read_log(
     asked: dict[str, RowsAsked] = {}
     for suite in metrics or log.entries:
         key, entry = _KEYS.get(suite, suite), log.entries[suite]
-        splits = _splits_of(suite)
-        said = zip((*splits, "template"), log.asked(*splits), strict=True)
-        asked[key] = RowsAsked(path, {of: one for of, one in said if one is not None})
+        asked[key] = RowsAsked(path, _asked_of(log, suite))
         row[key] = (entry.reason or "null in the log") if entry.value is None else entry.value
         broken |= {key} if entry.value is None and entry.failed else set()
     known = {name: weights} if weights else {}

@@ -324,15 +324,15 @@ def choices(metric: Metric) -> Mapping[str, Choice]:
     probe = {name: name for name in _PASS_OPTIONS}
     acting = {name for one in every for name, _ in one.tuned(probe).how}
     found |= {name: one for name, one in _PASS_OPTIONS.items() if name in acting}
-    if len(splits_read(metric)) != 1:
+    if len({one.of for one in reads_in_all(metric)}) != 1:
         found.pop("data", None)  # nobody could say whose rows these are
     return {**found, **metric.options}
 
 
-def splits_read(metric: Metric) -> set[str]:
-    """TOFU's splits that a metric and its needs read."""
+def reads_in_all(metric: Metric) -> set[Read]:
+    """What a metric and its needs read of TOFU's splits."""
     needs = (metric_of(need) for need in metric.local_needs)
-    return {one.of for one in metric.reads.get("tofu", ())}.union(*map(splits_read, needs))
+    return {*metric.reads.get("tofu", ())}.union(*map(reads_in_all, needs))
 
 
 def splits_with_options(

@@ -35,7 +35,7 @@ from lensaudit.models.bridge import logits_of
 from lensaudit.models.registry import EMBEDDED
 from lensaudit.patching.reader import Reader
 from lensaudit.patching.speech import sample
-from lensaudit.scores.leaks import Errors, leak_corrected
+from lensaudit.scores.sampled import Errors, leak_corrected
 from lensaudit.screen.attacks import of_sample
 
 PROMPT = [1, 8, 15, 22, 9]

@@ -35,7 +35,7 @@ def again(folder, **changes):
     return made.save_run(folder, made.summary(**changes))
 
 
-def evaluated(folder, role, rows="r", template="t", place=None, **values):
+def evaluated(folder, role, rows="r", template="t", n_new=200, place=None, **values):
     """An evaluation of `full` or of the source, on some rows to keep, asked in a template."""
     weights = made.inputs(made.summary())[role]["weights"]
     place = (place or folder.parent) / f"eval-{role}"
@@ -43,7 +43,8 @@ def evaluated(folder, role, rows="r", template="t", place=None, **values):
     log = {name: {"agg_value": value} for name, value in values.items()}
     (place / "TOFU_EVAL.json").write_text(json.dumps(log))
     named = {"model": {"name": role, "weights": weights}, "data": {"retain": rows}}
-    made.seal(place, "eval", ["TOFU_EVAL.json"], **named, conditions={"template": template})
+    how = {"template": template, "n_new": {"retain": n_new}}
+    made.seal(place, "eval", ["TOFU_EVAL.json"], **named, conditions=how)
 
 
 @pytest.mark.parametrize(
@@ -82,8 +83,8 @@ def test_utility_is_what_is_kept_of_what_full_has(folder, own, full, told, said)
     assert said is None or said in reasons[0]
 
 
-@pytest.mark.parametrize("other", [{"rows": "s"}, {"template": "u"}], ids=["rows", "template"])
-def test_utility_of_other_rows_or_in_another_template_is_not_compared(folder, other):
+@pytest.mark.parametrize("other", [{"rows": "s"}, {"template": "u"}, {"n_new": 3}], ids=str)
+def test_utility_of_rows_that_were_asked_otherwise_is_not_compared(folder, other):
     evaluated(folder, "source", retain_Q_A_Prob=0.3)
     evaluated(folder, "full", retain_Q_A_Prob=0.3, **other)
     found = gate(verdicts([folder.parent]), Policy(utility_at_least=0.9))

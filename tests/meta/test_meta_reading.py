@@ -199,10 +199,14 @@ METRICS = {
 }
 
 
-def measured(folder, metric="extraction_strength", name="m", template="t", **rows):
+def measured(folder, metric="extraction_strength", name="m", template="t", how=None, **rows):
     """Values of a log that says what was asked; `annotated` are the patched facts."""
     place = {"annotated": rows.pop("annotated")} if "annotated" in rows else {}
-    how = {"data": rows, "conditions": {"template": template}, "model": {"name": name}}
+    how = {
+        "data": rows,
+        "conditions": {"template": template} | (how or {}),
+        "model": {"name": name},
+    }
     told = {one: {"family": family} for one, family in METRICS.items()}
     put(folder / "manifest.json", {"inputs": {**how, **place, "metrics": told}})
     return read_values([put(folder / "TOFU_EVAL.json", {metric: {"agg_value": 0.5}})])
@@ -219,7 +223,7 @@ def test_values_of_other_rows_or_of_another_template_are_refused(tmp_path):
     said = (
         f"es of m in {tmp_path}/other/TOFU_EVAL.json was asked of other forget rows than es of m "
         f"in {tmp_path}/one/TOFU_EVAL.json; wanted the same rows, asked in the same way: "
-        "measure one again with the other's data, --limit and template"
+        "measure one again with the other's data, --limit, template and options"
     )
     with pytest.raises(InputError) as found:
         check_alike(["m"], ["es"], one, other)
@@ -229,6 +233,41 @@ def test_values_of_other_rows_or_of_another_template_are_refused(tmp_path):
     chat = measured(tmp_path / "chat", forget="f2", template="chat")
     with pytest.raises(InputError, match="was asked in another template than"):
         check_alike(["m"], ["es"], one, chat)
+
+
+@pytest.mark.parametrize(
+    ("metric", "key", "other", "said"),
+    [
+        ("forget_Q_A_ROUGE", "rouge", {"n_new": {"forget": 3}}, "with another --max-new-tokens"),
+        ("forget_Q_A_ROUGE", "rouge", {"cleanup": "kept"}, "with another --cleanup"),
+        ("forget_Q_A_ROUGE", "rouge", {"mask": "upstream"}, None),
+        ("extraction_strength", "es", {"mask": "upstream"}, "with another --mask"),
+        ("extraction_strength", "es", {"n_new": {"forget": 3}}, None),
+        # utility is made of both
+        (
+            "model_utility",
+            "model_utility",
+            {"n_new": {"retain": 3}},
+            "with another --max-new-tokens",
+        ),
+        ("model_utility", "model_utility", {"mask": "upstream"}, "with another --mask"),
+        ("uds", "uds", {"mask": "upstream", "n_new": {"forget": 3}}, None),
+    ],
+)
+def test_values_are_compared_that_were_asked_alike_as_far_as_it_moves_them(
+    metric, key, other, said, tmp_path
+):
+    how = {"mask": "true", "cleanup": "upstream", "n_new": {"forget": 200, "retain": 200}}
+    rows = {"forget": "f", "retain": "r", "ra": "a", "wf": "w", "annotated": "x"}
+    one, two = (
+        measured(tmp_path / name, metric, name, how=asked, **rows)
+        for name, asked in {"m": how, "n": how | other}.items()
+    )
+    if said is None:
+        check_alike(["m", "n"], [key], one, two)
+        return
+    with pytest.raises(InputError, match=f"was asked {said} than {key} of m"):
+        check_alike(["m", "n"], [key], one, two)
 
 
 def test_only_what_is_compared_must_be_of_the_same_rows(tmp_path):

@@ -7,7 +7,8 @@ import pytest
 from scipy.stats import binom
 
 from lensaudit.scores.intervals import clustered_mean
-from lensaudit.scores.leaks import Errors, leak_at_k, leak_corrected, leak_exact, never_hit_bound
+from lensaudit.scores.leaks import leak_exact
+from lensaudit.scores.sampled import Errors, leak_at_k, leak_corrected, never_hit_bound
 
 
 def test_leak_by_hand():

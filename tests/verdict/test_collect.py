@@ -93,7 +93,7 @@ def attack_row(name, source, full, retain):
     }
 
 
-def eval_folder(folder, role, rouge, rows="r"):
+def eval_folder(folder, role, rouge, rows="r", n_new=200):
     """An evaluation of a model of a run of `patch` that says so much by ROUGE."""
     folder.mkdir(parents=True)
     scored = {str(at): {"rougeL_recall": rouge} for at in range(64)}
@@ -102,6 +102,7 @@ def eval_folder(folder, role, rouge, rows="r"):
     (folder / "TOFU_EVAL.json").write_text(json.dumps(log))
     weights = made.inputs(made.summary())[role]["weights"]
     named = {"model": {"name": role, "weights": weights}, "data": {"forget": rows}}
+    named["conditions"] = {"n_new": {"forget": n_new}}
     return made.seal(folder, "eval", ["TOFU_EVAL.json"], **named)
 
 
@@ -620,19 +621,25 @@ def without_folders(model):
 
 
 @pytest.mark.parametrize(
-    ("own", "rows", "code"),
-    [(0.93, "r", "answers"), (0.45, "r", "erased"), (0.93, "others", "erased")],
+    ("own", "other", "code"),
+    [
+        (0.93, {}, "answers"),
+        (0.45, {}, "erased"),
+        (0.93, {"rows": "others"}, "erased"),
+        # a retain model whose answers were cut says nothing, and all would come out beside it
+        (0.93, {"n_new": 1}, "erased"),
+    ],
 )
-def test_what_is_answered_is_read_beside_the_evaluations_of_the_anchors(tmp_path, own, rows, code):
-    """ROUGE .93 where full has .95 and retain .40, of rows that all three were asked."""
+def test_what_is_answered_is_read_beside_the_evaluations_of_the_anchors(tmp_path, own, other, code):
+    """ROUGE .93 where full has .95 and retain .40, of rows that all three were asked alike."""
     made.save_run(tmp_path / "patch", made.summary())
     for role, rouge in (("source", own), ("full", 0.95), ("retain", 0.4)):
-        eval_folder(tmp_path / role, role, rouge, "r" if role == "source" else rows)
+        eval_folder(tmp_path / role, role, rouge, **({} if role == "source" else other))
     (one,) = verdicts([tmp_path]).models
     assert one.code == code
     (asked,) = (view for view in one.views if view.name == "asked")
-    assert (asked.reason == ALONE) is (rows == "others")
-    assert asked.shown.endswith("full 95%, retain 40%") is (rows == "r")
+    assert (asked.reason == ALONE) is bool(other)
+    assert asked.shown.endswith("full 95%, retain 40%") is (not other)
     assert asked.number.ends == (own - 0.05, own + 0.05)
 
 

@@ -41,6 +41,8 @@ _OWN = {
 }
 """Fields of an entry of a log; others are `details`."""
 _TEXTS = ("input", "ground_truth", "generation")
+HOW = ("template", "mask", "empty", "cleanup", "think")
+"""Conditions under which a row is asked, encoded and scored."""
 
 
 @dataclass(frozen=True)
@@ -185,16 +187,27 @@ class EvaluationResult:
         """Content hash of the model; its name where no manifest says."""
         return model_in(self.manifest, "model").weights or self.source
 
+    @property
+    def conditions(self) -> Mapping[str, Any]:
+        """How its rows were asked; nothing where another tool's log does not say."""
+        options = part(self.manifest, "options")
+        said = {name: options[name] for name in HOW if name in options and name != "template"}
+        return {**said, **part(self.manifest, "inputs", "conditions")}
+
     def asked(self, *splits: str) -> list[Any]:
-        """Content of rows, and how they were asked; None where another tool's log does not say.
+        """Content of rows, `HOW` they were asked, and how long answers may be, in tokens.
+
+        None stands for what another tool's log does not say.
 
         Args:
             splits: of the suite; `annotated` are the facts that were patched.
         """
-        inputs = part(self.manifest, "inputs")
+        inputs, how = part(self.manifest, "inputs"), self.conditions
+        n_new = part(how, "n_new")
         return [
             *((inputs if of == "annotated" else part(inputs, "data")).get(of) for of in splits),
-            part(inputs, "conditions").get("template"),
+            *map(how.get, HOW),
+            [n_new.get(of) for of in splits] if n_new else None,
         ]
 
     @property
