@@ -20,12 +20,15 @@ from support import verdict_support as made
 
 from lensaudit.cli.main import run
 from lensaudit.doors.export.files import WRITERS, export
+from lensaudit.doors.export.model import _of_suite
 from lensaudit.doors.export.model import exported as model_of
 from lensaudit.doors.settings import ExportSettings
 from lensaudit.errors import InputError
 from lensaudit.meta.aggregate import aggregated
 from lensaudit.meta.reading import read_values
+from lensaudit.metrics.registry import all_metrics, metric_of, reads_in_all
 from lensaudit.models.registry import load_registry
+from lensaudit.results.kinds.eval import EvaluationResult, MetricResult
 from lensaudit.results.locate import locate
 from lensaudit.verdict.collect import verdicts
 
@@ -194,6 +197,29 @@ def test_an_attack_is_best_at_chance_and_the_metric_made_of_its_areas_is_not(tmp
     found = model_of(model, locate([tmp_path / "in"])[0]).readings
     better = {one.name: one.lower_is_better for one in found}
     assert (better["tofu.mia_loss"], better["tofu.s_mia_loss"]) == (None, True)
+
+
+def test_to_know_is_better_in_every_metric_that_reads_only_rows_to_keep(tmp_path):
+    """Whatever its name: `collateral`, a depth of facts to keep, used to be better where high."""
+    kept = {"retain", "ra", "wf", "retain_qa", "collateral"}
+
+    def reads(name):
+        of = metric_of(name)
+        every = reads_in_all(of) | {*of.reads.get("muse", ())}
+        return {"collateral" if one.field == "collateral" else one.of for one in every}
+
+    every = {
+        name: MetricResult(0.5, family=of.family, high_means=of.high_means)
+        for name, of in all_metrics().items()
+    }
+    run = EvaluationResult("npo", tmp_path / "TOFU_EVAL.json", "tofu", every)
+    found = {name: _of_suite(run, name, "").lower_is_better for name in every}
+    of_kept = {n for n in every if reads(n) and reads(n) <= kept and found[n] is not None}
+    assert {"collateral", "retain_Q_A_Prob", "wf_Truth_Ratio", "retain_knowmem_ROUGE"} <= of_kept
+    for name in of_kept - {"selectivity"}:  # which reads the forget set's depth, too
+        assert found[name] is (every[name].high_means == "forgot"), name
+    assert found["uds"] is found["selectivity"] is False
+    assert found["uds_validity"] is None  # it says whether a depth can be read
 
 
 def test_a_metric_of_two_evaluations_has_two_names(audited, tmp_path):

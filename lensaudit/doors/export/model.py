@@ -26,10 +26,11 @@ from lensaudit.verdict.decide import WORDS
 from lensaudit.verdict.views import View
 
 HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")
-_OF_KEPT = ("retain_", "ra_", "wf_")
+_OF_KEPT = ("retain_", "ra_", "wf_", "collateral")
 """How metrics of rows to keep begin: there, and for utility, knowing is better."""
-_TWO_SIDED = re.compile(r"privleak|rel_diff|mia_.*|.*_PERT_.*")
-"""Metrics whose best value is in the middle, and those of wrong answers: no way is better."""
+_TWO_SIDED = re.compile(r"privleak|rel_diff|mia_.*|.*_PERT_.*|uds_validity")
+"""Metrics whose best value is in the middle, those of wrong answers, and what says whether a depth
+can be read at all: no way is better."""
 
 
 @dataclass(frozen=True)
