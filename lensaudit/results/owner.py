@@ -74,6 +74,18 @@ def _kin(command: str) -> str:
     return first if (first := command.partition(" ")[0]) in _SHARED else command
 
 
+def mark_in(folder: Path, name: str = MANIFEST) -> str | None:
+    """Which mark of a run is in a folder: its manifest where it is finished, or that it has begun.
+
+    Looked for twice: a run that ends writes the one before it takes the other away.
+
+    Args:
+        folder: may be missing.
+        name: of the manifest.
+    """
+    return next((one for one in (name, BEGUN, name) if (folder / one).exists()), None)
+
+
 def check_free(folder: Path, command: str, files: Iterable[str] = (), name: str = MANIFEST) -> None:
     """Refuse a folder that another command owns, or that holds files of unknown origin.
 
@@ -89,7 +101,7 @@ def check_free(folder: Path, command: str, files: Iterable[str] = (), name: str 
     if other := other_owner(folder, command):
         raise InputError(f"{folder}: was written by {other}; name another --out")
     there = [folder / one for one in files if (folder / one).exists()]
-    if there and not any((folder / one).exists() for one in (name, BEGUN)):
+    if there and not mark_in(folder, name):
         raise InputError(f"{there[0]}: was written by {_NOBODY}; name another --out")
     for one in there:
         check_plain(one)

@@ -13,10 +13,19 @@ from pathlib import Path
 
 from lensaudit.errors import InputError
 from lensaudit.files import make_folder, write_json
+from lensaudit.partials import is_partial
 from lensaudit.progress import FolderRemark, Notice, unheard
 from lensaudit.results.integrity import answered_for, misfits
 from lensaudit.results.manifest import BEGUN, MANIFEST, Manifest
-from lensaudit.results.owner import OTHERWISE, another, check_free, claim, other_owner, place_of
+from lensaudit.results.owner import (
+    OTHERWISE,
+    another,
+    check_free,
+    claim,
+    mark_in,
+    other_owner,
+    place_of,
+)
 from lensaudit.results.question import LOOKED_AT_BYTES
 from lensaudit.results.reading import JsonObject, json_object, part
 from lensaudit.results.run_log import difference
@@ -108,16 +117,21 @@ def check_own(
             changed since.
     """
     check_free(folder, command)
-    mark = next((one for one in (name, BEGUN) if (folder / one).exists()), None)
-    if mark is not None:
-        there = json_object(folder / mark)
-        held = part(there, "inputs").get("key")
+    there = folder.is_dir() and not all(map(is_partial, folder.iterdir()))
+    if (mark := mark_in(folder, name)) is not None:
+        try:
+            found = json_object(folder / mark)
+        except InputError:
+            if (folder / mark).exists():
+                raise
+            return check_own(folder, key, command, name, asked)  # its run has ended meanwhile
+        held = part(found, "inputs").get("key")
         # earlier versions began a run without its key: what they left is gone on with
         if held != key and not (mark == BEGUN and held is None):
-            raise InputError(f"{folder}: {another(difference(there, asked or {}))}; {OTHERWISE}")
+            raise InputError(f"{folder}: {another(difference(found, asked or {}))}; {OTHERWISE}")
         for line in misfits(folder, name=name, largest=LOOKED_AT_BYTES) if mark == name else ():
             raise InputError(f"{folder}: {line}; {OTHERWISE}")
-    elif folder.is_dir() and any(folder.iterdir()):
+    elif there:
         raise InputError(
             f"{folder}: is not empty and holds no run of this command; name another --out"
         )
@@ -170,8 +184,7 @@ class RunFolder:
     @property
     def _is_of_command(self) -> bool:
         """Did this command begin or finish what is in the usual folder?"""
-        marks = (self.usual / one for one in (MANIFEST, BEGUN))
-        return other_owner(self.usual, self.command) is None and any(one.exists() for one in marks)
+        return other_owner(self.usual, self.command) is None and mark_in(self.usual) is not None
 
     @property
     def is_done(self) -> bool:

@@ -33,8 +33,8 @@ from lensaudit.partials import is_partial
 from lensaudit.progress import Notice, unheard
 from lensaudit.results.integrity import answered_for, misfits
 from lensaudit.results.locate import COLLECTED, Found
-from lensaudit.results.manifest import BEGUN, MANIFEST, code_digest, manifest, signed
-from lensaudit.results.owner import check_free
+from lensaudit.results.manifest import MANIFEST, code_digest, manifest, signed
+from lensaudit.results.owner import check_free, mark_in
 from lensaudit.results.planned import PARTS, RESULT, TO_DO
 from lensaudit.results.reading import json_object, part
 from lensaudit.results.run_folder import begin, finished, seal, taken_as_it_is
@@ -205,8 +205,7 @@ def _earlier(folder: Path, variants: Iterable[str], new: Iterable[Path]) -> dict
     Raises:
         InputError: names what else lies in the folder of a variant; nothing was removed.
     """
-    own = any((folder / one).exists() for one in (MANIFEST, BEGUN))
-    named = {*new} if own else set[Path]()
+    named = {*new} if mark_in(folder) else set[Path]()
     with suppress(InputError):  # there is none, or it was edited
         named |= {one for one in answered_for(folder / MANIFEST) if one.is_relative_to(folder)}
     inner = {folder / one.relative_to(folder).parts[0] for one in named if one.parent != folder}

@@ -1,7 +1,12 @@
+from contextlib import contextmanager
+from functools import partial, partialmethod
+from pathlib import Path
+
 import pytest
 
 from lensaudit.errors import InputError
-from lensaudit.files import read_json, write_json
+from lensaudit.files import make_folder, read_json, write_json
+from lensaudit.partials import partial_path
 from lensaudit.results.integrity import misfits
 from lensaudit.results.keyed import keyed_document, read_marked, write_keyed, write_marked
 from lensaudit.results.manifest import BEGUN, manifest
@@ -44,6 +49,67 @@ def test_another_key_is_not_finished_and_the_folder_is_refused(tmp_path):
     # earlier versions began without a key
     write_json(tmp_path / "begun" / "begun.json", {"command": "x"})
     assert not check_own(tmp_path / "begun", "other", "x")
+
+
+def sealed_but_marked(folder):
+    """A run between its manifest and the end of its mark."""
+    mark = (folder / BEGUN).read_bytes()
+    made = manifest("x", options={}, inputs={"weights": "w"}, device="cpu", started=0.0)
+    seal(folder, made, key="k", files=["losses.csv"])
+    (folder / BEGUN).write_bytes(mark)
+
+
+STEPS = (
+    lambda folder: partial_path(folder / BEGUN).write_text("{"),
+    lambda folder: begin(folder, "k", "x"),
+    lambda folder: (folder / "losses.csv").write_text("one"),
+    sealed_but_marked,
+    lambda folder: (folder / BEGUN).unlink(),
+)
+"""What another process of the same run does to its folder."""
+
+
+WAYS = {name: getattr(Path, name) for name in ("exists", "is_dir", "iterdir", "open")}
+"""Questions of the file system."""
+
+
+@contextmanager
+def going_on(at, goes_on):
+    """Before question number `at` another process goes on; a list of the questions asked so far."""
+    asked = []
+    with pytest.MonkeyPatch.context() as patch:
+
+        def ask(path, name, *given, **how):
+            asked.append(name)
+            if len(asked) == at:
+                with pytest.MonkeyPatch.context() as plain:
+                    for one, way in WAYS.items():
+                        plain.setattr(Path, one, way)
+                    goes_on()
+            return WAYS[name](path, *given, **how)
+
+        for name in WAYS:
+            patch.setattr(Path, name, partialmethod(ask, name))
+        yield asked
+
+
+@pytest.mark.parametrize("n_done", range(len(STEPS)))
+@pytest.mark.parametrize("n_more", [1, len(STEPS)], ids=["a step", "to its end"])
+def test_who_looks_while_the_same_run_goes_on_elsewhere_finds_it(n_done, n_more, tmp_path):
+    """Whichever question of the file system comes before the step, and which after it."""
+
+    def steps(folder, some):
+        for step in some:
+            step(folder)
+
+    n_questions = at = 1
+    while at <= n_questions:
+        folder = make_folder(tmp_path / str(at))
+        steps(folder, STEPS[:n_done])
+        with going_on(at, partial(steps, folder, STEPS[n_done:][:n_more])) as asked:
+            check_own(folder, "k", "x")
+        n_questions, at = max(n_questions, len(asked)), at + 1
+    assert at > 4
 
 
 def test_a_folder_with_somebodys_files_is_refused_and_an_empty_one_is_not(tmp_path):
