@@ -179,9 +179,9 @@ class RowsAsked:
     """See `_asked_of`."""
 
 
-_OF_TEXTS = {"cleanup": "--cleanup", "think": "--think", "n_new": "--max-new-tokens"}
-_OF_LIKELIHOODS = {"mask": "--mask", "empty": "--set empty"}
-"""Conditions -> the option that they are of; metrics that look inside have neither."""
+_OF_TEXTS = {"cleanup", "think", "n_new"}
+_OF_LIKELIHOODS = {"mask", "empty"}
+"""Conditions that move metrics of the one or the other; those that look inside have neither."""
 
 
 def _asked_of(log: EvaluationResult, metric: str) -> dict[str, Any]:
@@ -191,9 +191,9 @@ def _asked_of(log: EvaluationResult, metric: str) -> dict[str, Any]:
         reads = reads_in_all(metric_of(metric))
     splits, kinds = sorted({one.of for one in reads}), {one.kind for one in reads}
     acting = {*splits, "template"}
-    acting |= _OF_TEXTS.keys() if kinds & {*GENERATED} else set()
-    acting |= _OF_LIKELIHOODS.keys() if kinds - {*GENERATED, "patched"} else set()
-    said = zip((*splits, *HOW, "n_new"), log.asked(*splits), strict=True)
+    acting |= _OF_TEXTS if kinds & {*GENERATED} else set()
+    acting |= _OF_LIKELIHOODS if kinds - {*GENERATED, "patched"} else set()
+    said = log.asked(*splits).items()
     return {name: one for name, one in said if name in acting and one is not None}
 
 
@@ -329,9 +329,7 @@ def check_alike(models: Iterable[str], keys: Iterable[str], *tables: Values) -> 
 
 def _otherwise(name: str) -> str:
     """How two values were asked that differ in a content."""
-    if option := (_OF_TEXTS | _OF_LIKELIHOODS).get(name):
-        return f"with another {option}"
-    return "in another template" if name == "template" else f"of other {name} rows"
+    return f"with another {HOW[name]}" if name in HOW else f"of other {name} rows"
 
 
 def _also_asked(old: RowsAsked | None, new: RowsAsked, key: str, model: str) -> RowsAsked:

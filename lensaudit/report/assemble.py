@@ -20,6 +20,7 @@ from lensaudit.report.kinds import on_page
 from lensaudit.report.packing import token_tables
 from lensaudit.report.shelf import (
     PageModel,
+    apart,
     condition_of,
     depth_of,
     kinds_of,
@@ -184,6 +185,7 @@ class Document:
         place = list(self.models).index
         conditions = [runs[0].condition for runs in self.conditions]
         asked = [(at, facts_of_run(runs[0])) for at, runs in enumerate(self.conditions)]
+        asked_apart = {place(at): one for at, one in apart(self.evaluated).items()}
         n_em = sum(run.score == "em" for run in self.runs)
         kept = (self.evaluated[weights] for weights in self.models if weights in self.evaluated)
         manifests = [(one.folder, one.manifest) for one in (*self.runs, *kept) if one.manifest]
@@ -209,6 +211,7 @@ class Document:
                 )
             ],
             "models": [{**asdict(one), "weights": at} for at, one in self.models.items()],
+            **({"asked": asked_apart} if asked_apart else {}),
             "metric_kinds": kinds_of(self.evals, self.aggregates),
             "pairs": paired(self.runs),
             "meta": self.meta,

@@ -15,7 +15,7 @@ from lensaudit.groups import grouped, unit_of
 from lensaudit.kinds.meta import Aggregate
 from lensaudit.models.registry import shipped
 from lensaudit.report.packing import floats, rooted, shares
-from lensaudit.results.kinds.eval import EvaluationResult, MetricResult
+from lensaudit.results.kinds.eval import HOW, EvaluationResult, MetricResult
 from lensaudit.results.kinds.patch import PatchRun, rows_hash
 from lensaudit.results.manifest import MANIFEST, signed_object
 from lensaudit.results.owner import short_name
@@ -24,6 +24,7 @@ from lensaudit.results.sentences import by_rule
 from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.intervals import clustered_mean
 from lensaudit.settings import COUNTERFACTUAL, TAU
+from lensaudit.text import digest
 from lensaudit.verdict.collect import Called, Verdicts
 from lensaudit.verdict.decide import Code, Evidence, Word
 from lensaudit.verdict.rows import facts_in, facts_of_run, shared
@@ -124,6 +125,24 @@ def models_of(
             word=None if known is None else known.word,
         )
     return found
+
+
+def apart(evals: Mapping[str, EvaluationResult]) -> dict[str, dict[str, str]]:
+    """Weights -> in which rows and settings evaluations differ, each as a short hash."""
+    splits = [{*run.rows} for run in evals.values() if run.rows]
+    shared_by_all = sorted(set.intersection(*splits)) if splits else []
+    said = {
+        weights: {
+            HOW.get(name, f"{name} rows"): digest(one)[:8]
+            for name, one in run.asked(*shared_by_all).items()
+            if one is not None
+        }
+        for weights, run in evals.items()
+    }
+    known = grouped((name, one) for asked in said.values() for name, one in asked.items())
+    differ = [name for name, every in known.items() if len({*every}) > 1]
+    found = {at: {name: one[name] for name in differ if name in one} for at, one in said.items()}
+    return {at: one for at, one in found.items() if one}
 
 
 def told_names(called: Called) -> dict[str, str]:

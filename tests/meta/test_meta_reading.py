@@ -231,7 +231,7 @@ def test_values_of_other_rows_or_of_another_template_are_refused(tmp_path):
     again = measured(tmp_path / "again", forget="f2", retain="another")
     check_alike(["m"], ["es"], one, again)
     chat = measured(tmp_path / "chat", forget="f2", template="chat")
-    with pytest.raises(InputError, match="was asked in another template than"):
+    with pytest.raises(InputError, match="was asked with another template than"):
         check_alike(["m"], ["es"], one, chat)
 
 

@@ -136,6 +136,33 @@ def test_two_models_are_compared_on_the_same_examples_with_an_interval(browser, 
     assert "on the 23 examples that both score" in said
 
 
+def test_metrics_that_were_asked_otherwise_are_not_set_beside_others_without_a_word(
+    browser, tmp_path
+):
+    how = {"keeps": {}, "half": {"rows": "other"}, "loses": {"n_new": 2}, "full": {"n_new": 2}}
+    for at, (name, asked) in enumerate(how.items()):
+        values = {"forget_Q_A_Prob": 0.2 * at, "forget_Q_A_ROUGE": 0.1 * at}
+        if name != "full":
+            patch_run(tmp_path / "out" / name, name, seed=at)
+        eval_run(tmp_path / "out" / f"{name}-tofu", name, **values, **asked)
+    heads = "[...document.querySelectorAll('#metrics thead th small')].map(one => one.textContent)"
+    note = "[...document.querySelectorAll('#compare p')].map(one => one.textContent)"
+    told = "The metrics of these models were not all asked alike: retain rows, --max-new-tokens."
+
+    def shown():
+        write_report([tmp_path / "out"], tmp_path / "page.html")
+        browser.open(f"{(tmp_path / 'page.html').as_uri()}#model=keeps&with=half")
+        return browser.run(heads), told in browser.run(note)
+
+    said, noted = shown()
+    assert said == ["asked otherwise: retain rows", "asked otherwise: --max-new-tokens"]
+    assert noted
+    for at, name in enumerate(how):
+        values = {"forget_Q_A_Prob": 0.2 * at, "forget_Q_A_ROUGE": 0.1 * at}
+        eval_run(tmp_path / "out" / f"{name}-tofu", name, **values)
+    assert shown() == ([], False)
+
+
 def test_downloads_are_csv_and_json_of_what_is_shown(browser, small):
     browser.run(
         "window.saved = []; URL.createObjectURL = blob => { saved.push(blob); return 'blob:x' };"

@@ -171,7 +171,13 @@ def patch_run(
 
 
 def eval_run(
-    folder: Path, model: str, *, weights: str | None = None, rows: str = "", **values: float | None
+    folder: Path,
+    model: str,
+    *,
+    weights: str | None = None,
+    rows: str = "",
+    n_new: int = 200,
+    **values: float | None,
 ) -> None:
     """One finished evaluation: a value per metric, None for one without."""
     log = {
@@ -195,7 +201,8 @@ def eval_run(
     }
     made = manifest(model)
     named = {"name": model, "weights": weights or f"sha256:{model}"}
-    made["inputs"] = {"model": named, "metrics": kinds, "data": {"retain": rows}}
+    asked = {"data": {"retain": rows}, "conditions": {"n_new": {"retain": n_new}}}
+    made["inputs"] = {"model": named, "metrics": kinds, **asked}
     write(folder / "TOFU_EVAL.json", log)
     write(folder / "manifest.json", made | {"command": "eval"})
 

@@ -108,13 +108,15 @@ function crowdFigure(axes, width) {
   const view = views.some(([id]) => id === wanted) ? wanted : views[0][0];
   const named = (id, otherwise) => axes.find((one) => one.id === state.get(id)) ?? otherwise;
   const [x, y] = [named('x', metric[1] ?? metric[0]), named('y', metric[0])];
+  const differ = [...new Set(models.flatMap((model) => askedOtherwise(model, models.find((one) => Object.keys(asked(one)).length) ?? model)))];
   const pick = (id, label, value) => choice(label, axes.map((one) => [one.id, axisTitle(one)]), value.id, (one) => state.set({ [id]: one }));
   return [
     h('h3', {}, `All ${models.length} models`),
     h('div', { class: 'controls' }, views.length > 1 && segments('how to compare', views, view, (one) => state.set({ view: one })),
       view === 'scatter' && [pick('x', 'across', x), pick('y', 'up', y)], h('span', { class: 'count' }, METHODS.length > 1 ? METHODS.map((method) => marker(methodColour(method), `${method} `, { style: { 'margin-left': '.7rem' } })) : '')),
     h('div', { class: 'card' }, view === 'scatter' ? [scatterAll(models, x, y, width - 42), h('figcaption', {}, `◇ ${rolesOf(condition).join(' and ')}; lines: 95 % intervals, where there are some.`)] : parallel(models, view === 'layers' ? byLayer : metric, width - 42, view === 'layers')),
-  ];
+    view !== 'layers' && differ.length > 0 && h('p', { class: 'muted' }, `The metrics of these models were not all asked alike: ${differ.join(', ')}.`),
+  ].filter(Boolean);
 }
 
 const axisTitle = (axis) => (axis.id === 'score' ? SCORE_NAMES[current.condition().score] : axis.title);

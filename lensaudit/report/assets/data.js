@@ -31,6 +31,9 @@ const WORDS = DATA.words;
 const MODELS = DATA.models;
 const MEASURED = MODELS.filter((model) => Object.keys(model.metrics).length);
 const metricOf = (model, name) => model.metrics[name]?.[0] ?? NaN;
+// In what a model was asked otherwise than another, as far as both results say.
+const asked = (model) => DATA.asked?.[MODELS.indexOf(model)] ?? {};
+const askedOtherwise = (model, other) => Object.keys(asked(model)).filter((name) => name in asked(other) && asked(model)[name] !== asked(other)[name]);
 const isAnchor = (model) => ['full', 'retain'].includes(model.role);
 const named = (role) => MEASURED.find((model) => model.role === role);
 

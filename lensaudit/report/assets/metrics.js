@@ -59,10 +59,16 @@ function metricTable(columns, anchors) {
     h('td', { title: kind.source }, h('span', { class: 'name' }, bdi(kind.name)), h('small', {}, direction(kind))),
     columns.map((model) => cell(model, kind)), columns.length > 1 && h('td', {}, between(columns, anchors, kind)));
   return h('table', { 'aria-label': 'metrics' },
-    h('thead', {}, h('tr', {}, h('th', { scope: 'col' }, 'Metric'), columns.map((model) => h('th', { class: 'num', scope: 'col' }, bdi(anchors.includes(model) ? `${model.role} · ${model.label}` : model.label))),
+    h('thead', {}, h('tr', {}, h('th', { scope: 'col' }, 'Metric'), columns.map((model) => h('th', { class: 'num', scope: 'col' }, bdi(anchors.includes(model) ? `${model.role} · ${model.label}` : model.label), otherwise(model, columns[0]))),
       columns.length > 1 && h('th', { scope: 'col' }, '0 to 1'))),
     families.map((family) => h('tbody', {}, h('tr', { class: 'family' }, h('th', { colspan: String(columns.length + 2), scope: 'rowgroup' }, FAMILIES[family] ?? family.replaceAll('_', ' '))),
       inOrder(measured.filter((kind) => kind.family === family), splitAndLength).map(row))));
+}
+
+// A column that was asked of other rows, or in another way, than the first stands beside it with a word.
+function otherwise(model, first) {
+  const found = askedOtherwise(model, first);
+  return found.length > 0 && h('small', { class: 'otherwise' }, `asked otherwise: ${found.join(', ')}`);
 }
 
 // What has no number in any of these models, folded by what it wants; a reason's details are in brackets.

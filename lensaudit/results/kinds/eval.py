@@ -41,8 +41,15 @@ _OWN = {
 }
 """Fields of an entry of a log; others are `details`."""
 _TEXTS = ("input", "ground_truth", "generation")
-HOW = ("template", "mask", "empty", "cleanup", "think")
-"""Conditions under which a row is asked, encoded and scored."""
+HOW = {
+    "template": "template",
+    "mask": "--mask",
+    "empty": "--set empty",
+    "cleanup": "--cleanup",
+    "think": "--think",
+    "n_new": "--max-new-tokens",
+}
+"""Conditions under which a row is asked, encoded and scored, and what chooses them."""
 
 
 @dataclass(frozen=True)
@@ -194,21 +201,24 @@ class EvaluationResult:
         said = {name: options[name] for name in HOW if name in options and name != "template"}
         return {**said, **part(self.manifest, "inputs", "conditions")}
 
-    def asked(self, *splits: str) -> list[Any]:
-        """Content of rows, `HOW` they were asked, and how long answers may be, in tokens.
-
-        None stands for what another tool's log does not say.
+    def asked(self, *splits: str) -> dict[str, Any]:
+        """Content of rows by split, and `HOW` they were asked; None where a log does not say.
 
         Args:
             splits: of the suite; `annotated` are the facts that were patched.
         """
         inputs, how = part(self.manifest, "inputs"), self.conditions
-        n_new = part(how, "n_new")
-        return [
-            *((inputs if of == "annotated" else part(inputs, "data")).get(of) for of in splits),
-            *map(how.get, HOW),
-            [n_new.get(of) for of in splits] if n_new else None,
-        ]
+        n_new = {name: n for name, n in part(how, "n_new").items() if name in splits}
+        return {
+            **{of: (inputs if of == "annotated" else self.rows).get(of) for of in splits},
+            **{name: how.get(name) for name in HOW},
+            "n_new": n_new or None,
+        }
+
+    @property
+    def rows(self) -> Mapping[str, Any]:
+        """Split -> content hash of its rows; nothing of another tool's log."""
+        return part(self.manifest, "inputs", "data")
 
     @property
     def summary(self) -> Mapping[str, float | None]:
