@@ -77,20 +77,25 @@ def test_one_author_in_two_spellings_is_refused_by_every_reader(tmp_path, reader
         reader(rows)
 
 
-@pytest.mark.parametrize("reader", [READERS["patch"], READERS["annotate"]])
+@pytest.mark.parametrize("reader", [READERS[one] for one in ("patch", "annotate", "eval")])
 def test_a_fact_that_stands_there_twice_is_refused(tmp_path, reader):
     again = {"idx": 2, **ANSWERED, "question": "WHO  is 0?", "group": "c"}
     rows = written(tmp_path / "rows.json", [*rows_by("group", ["a", "b"]), again])
     with pytest.raises(InputError, match="is the fact of row 1; leave one of them out"):
         reader(rows)
+    other = again | {"answer": "Eve wrote it.", "entity": "Eve"}
+    assert len(reader(written(rows, [*rows_by("group", ["a", "b"]), other]))) == 3
+
+
+@pytest.mark.parametrize("reader", [READERS["patch"], READERS["annotate"]])
+def test_all_that_is_wrong_with_a_file_is_told_at_once(tmp_path, reader):
+    again = {"idx": 2, **ANSWERED, "question": "WHO  is 0?", "group": "c"}
     blank = again | {"idx": 3, "question": " "}
     rows = written(tmp_path / "rows.json", [*rows_by("group", ["a", "b"]), again, blank])
     with pytest.raises(
         InputError, match=r"2 problems: .*question is empty; .*is the fact of row 1"
     ):
         reader(rows)
-    other = again | {"answer": "Eve wrote it.", "entity": "Eve"}
-    assert len(reader(written(rows, [*rows_by("group", ["a", "b"]), other]))) == 3
 
 
 def test_retraining_takes_them_from_there_too(tmp_path):

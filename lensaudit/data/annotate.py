@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from lensaudit.data.facts import Fact, Origin, answered, relation_problems
-from lensaudit.data.rows import entity_key, read_rows, row_problems, sound_rows
+from lensaudit.data.rows import entity_key, fact_in, read_rows, row_problems, sound_rows
 from lensaudit.data.rules import FUNCTION, RULES, WORD, folded, stem
 from lensaudit.errors import InputError, shortened
 from lensaudit.files import read_text, write_bytes
@@ -332,7 +332,7 @@ def read_pairs(path: Path, fields: Fields = Fields()) -> list[tuple[Fact, str | 
     if fields == Fields() and (given := keys_for([row for _, row in read])):
         command = f"lensaudit annotate {shlex.quote(str(path))} {given} -o NEW.json"
         wanted = f"{wanted}; it may be meant: {command}"
-    return sound_rows(rows, str(path), wanted, wrong, make, problems=problems, facts=True)
+    return sound_rows(rows, str(path), wanted, wrong, make, problems=problems, fact=fact_in)
 
 
 def _pair_problems(row: Any) -> list[str]:

@@ -10,6 +10,7 @@ import lensaudit
 from lensaudit.data.rows import (
     brief,
     entity_key,
+    fact_in,
     numbered,
     read_rows,
     row_problems,
@@ -128,7 +129,7 @@ def load_facts(path: Place) -> list[Fact]:
     """
     rows, problems = read_rows(Path(place_in("load_facts", path)))
     found = sound_rows(
-        rows, str(path), _WANTED, _fact_problems, _fact, problems=problems, facts=True
+        rows, str(path), _WANTED, _fact_problems, _fact, problems=problems, fact=fact_in
     )
     shipped = Path(path).is_relative_to(EMBEDDED)
     return [replace(one, seam="reference") for one in found] if shipped else found
@@ -140,7 +141,7 @@ def validate(rows: Sequence[Any], source: str) -> list[Fact]:
     Raises:
         InputError: rows are wrong; every problem is counted.
     """
-    return sound_rows(numbered(rows), source, _WANTED, _fact_problems, _fact, facts=True)
+    return sound_rows(numbered(rows), source, _WANTED, _fact_problems, _fact, fact=fact_in)
 
 
 def examples_hash(examples: Sequence[Fact]) -> str:

@@ -126,7 +126,7 @@ def sound_rows(
     *,
     problems: Sequence[str] = (),
     own_idx: bool = True,
-    facts: bool = False,
+    fact: Callable[[Any], Iterable[str]] | None = None,
 ) -> list[Made]:
     """What rows become, or one error that lists what is wrong with all of them.
 
@@ -138,7 +138,7 @@ def sound_rows(
         make: of a sound row and its number: its `idx`, or its place where no row has one.
         problems: found when the file was read.
         own_idx: False counts rows from 0, whatever they say.
-        facts: they are counted, so that none may stand there twice.
+        fact: texts of a row that is counted, so that it may not stand there twice; None: may.
 
     Raises:
         InputError: no rows, or some are wrong, or name one author in two spellings; the first ones
@@ -161,7 +161,7 @@ def sound_rows(
         if idx is not None and not told:
             made.append(make(row, idx))
         sound += [(where, row)] * (not found)
-    told += [*spelled_apart(sound), *(_twice(sound) if facts else ())]
+    told += [*spelled_apart(sound), *(_twice(sound, fact) if fact else ())]
     if told or not made:
         raise InputError(problems_text(told or ["holds no rows"], source, wanted))
     return made
@@ -182,13 +182,16 @@ def spelled_apart(rows: Sequence[SourceRow]) -> Iterator[str]:
                 )
 
 
-def _twice(rows: Sequence[SourceRow]) -> Iterator[str]:
+def fact_in(row: Mapping[str, Any]) -> tuple[str, str]:
+    """Question, and entity or answer: two rows that share them are one fact."""
+    return row["question"], row.get(entity_key(row)) or row["answer"]
+
+
+def _twice(rows: Sequence[SourceRow], fact: Callable[[Any], Iterable[str]]) -> Iterator[str]:
     """Facts that stand there twice: they would be counted twice."""
     first: dict[tuple[str, ...], str] = {}
     for where, row in rows:
-        texts = row["question"], row.get(entity_key(row)) or row["answer"]
-        fact = tuple(map(normalised, texts))
-        there = first.setdefault(fact, where)
+        there = first.setdefault(tuple(map(normalised, fact(row))), where)
         if there != where:
             yield f"{where}: is the fact of {there}; leave one of them out"
 

@@ -195,11 +195,11 @@ def _filled(
 ) -> Split:
     raw = with_authors(part.config, raw) if part.authors else raw
     wanted = f"wanted per row: {', '.join(filter(None, (part.question, *part.scored)))}"
-    rows = sound_rows(
-        numbered(raw), source, wanted, partial(_wrong, part, own), partial(_row, part)
-    )
-    if wrong := [one for row in shown for one in row_problems(row)]:
-        raise InputError(f"{source}: solved examples: {wrong[0]}")
+    wrong, make = partial(_wrong, part, own), partial(_row, part)
+    fact = partial(_texts_of, part) if own and part.authors else None
+    rows = sound_rows(numbered(raw), source, wanted, wrong, make, fact=fact)
+    if told := [one for row in shown for one in row_problems(row)]:
+        raise InputError(f"{source}: solved examples: {told[0]}")
     return replace(
         part,
         source=source,
@@ -224,6 +224,11 @@ def _wrong(part: Split, own: bool, row: Any) -> list[str]:
         for field, ones in texts.items()
         if field not in LISTS and not all(isinstance(one, str) for one in ones)
     ]
+
+
+def _texts_of(part: Split, row: Any) -> list[str]:
+    """What is asked, and what is answered."""
+    return [row[part.question], *texts_of(row.get(part.scored[0]))]
 
 
 def _row(part: Split, row: Any, idx: int) -> Fact:

@@ -509,12 +509,26 @@ def record_of(job: JudgeJob) -> JudgeRecord:
     )
 
 
+def _refuse_void(job: JudgeJob, context: str) -> None:
+    """Raise if most rows of a context, which has a mean of its own, have no score."""
+    status = Counter(row.status for row in job.rows if row.item.context == context)
+    n, n_scored = status.total(), status.pop("ok", 0)
+    if n - n_scored > MOST_VOID * n:
+        of = f" of {context}" if len(job.contexts) > 1 else ""
+        void = ", ".join(f"{n} {one}" for one, n in sorted(status.items()))
+        raise WorkError(
+            f"{n_scored} of {n} judged{of}, {void}: where more than {MOST_VOID:.0%} have no "
+            "verdict, the mean of the others says nothing; the results so far are in "
+            f"{job.folder}"
+        )
+
+
 def refuse_unfinished(job: JudgeJob) -> None:
     """Raise if there is no score, if most rows have none, or another run could give more.
 
     Raises:
-        WorkError: no row has a score, whatever the reason, or more than half have none, or the
-            server refused half-way.
+        WorkError: no row has a score, whatever the reason, or more than half of a context have
+            none, or the server refused half-way.
         PartialError: some have none for want of budget or of an answer.
     """
     rows, folder = job.rows, job.folder
@@ -524,13 +538,8 @@ def refuse_unfinished(job: JudgeJob) -> None:
             raise WorkError(
                 f"none of {len(rows)} judged: {rows[0].reason}; the results so far are in {folder}"
             )
-        if len(rows) - job.n_scored > MOST_VOID * len(rows):
-            void = ", ".join(f"{n} {one}" for one, n in job.status.items() if one != "ok")
-            raise WorkError(
-                f"{job.n_scored} of {len(rows)} judged, {void}: where more than {MOST_VOID:.0%} "
-                "have no verdict, the mean of the others says nothing; the results so far are "
-                f"in {folder}"
-            )
+        for context in job.contexts:
+            _refuse_void(job, context)
         return
     fatal = job.client.fatal if job.client else ""
     counts = ", ".join(f"{n} {one}" for one, n in job.status.items() if one in UNFINISHED)

@@ -43,6 +43,8 @@ NO_SHIFT = 1e-8
 """A shift below it is none, in the one-sided form of R."""
 LEAST_UTILITY = 0.8
 """Share of the full model's utility below which a model is not used."""
+ROUNDING = 1e-9
+"""Such a share is off by less: .6 of .75 is .8 of it."""
 
 
 def quantization(before: float, after: float, form: Form = "symmetric") -> float:
@@ -135,7 +137,7 @@ def usable(
     measured = [model for model in models if model not in to_do]
     for model in measured if by != "none" else ():
         utility = utility_rel.get(model, math.nan)
-        if not utility >= LEAST_UTILITY:
+        if not utility >= LEAST_UTILITY - ROUNDING:
             shown = "unknown" if math.isnan(utility) else f"{utility:.3f} < {LEAST_UTILITY}"
             out[model] = f"relative utility {shown}"
     n_utility = len(measured) - len(out)

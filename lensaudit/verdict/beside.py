@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
-from lensaudit.results.kinds.eval import EvaluationResult
+from lensaudit.results.kinds.eval import EvaluationResult, MetricResult
 from lensaudit.results.kinds.know import KnowRecord
 from lensaudit.results.kinds.patch import Outputs, PatchSummary
 from lensaudit.results.kinds.table import Kind, entered
@@ -56,7 +56,8 @@ def asked_view(
     return beyond(view, own.point * n, 1.0 if full is None else full, retain, each, n_ways)
 
 
-ASKED = {"forget_Q_A_ROUGE": "asked", "leak_exact": "leak"}
+SAID = "forget_Q_A_ROUGE"
+ASKED = {SAID: "asked", "leak_exact": "leak"}
 """Metrics of a suite about what a model answers, and the views they are."""
 
 
@@ -76,11 +77,17 @@ def asked_beside(
     own: EvaluationResult, full: EvaluationResult | None, retain: EvaluationResult
 ) -> View | None:
     """What a model answers when asked, by ROUGE, beside evaluations of its anchors on its rows."""
-    name = "forget_Q_A_ROUGE"
-    found, top, arm = (one and one.entries.get(name) for one in (own, full, retain))
-    if found is None or found.value is None or arm is None or arm.value is None or not found.n:
+    found, top, arm = (one and said_in(one) for one in (own, full, retain))
+    if found is None or arm is None or not found.n:
         return None
-    return asked_view(f"{name} {found.value:.2f}", found, top and top.value, arm.value, None, None)
+    shown = f"{SAID} {found.point:.2f}"
+    return asked_view(shown, found, top and top.value, arm.point, None, None)
+
+
+def said_in(run: EvaluationResult) -> MetricResult | None:
+    """What an evaluation found of what a model answers when asked; None where it has no value."""
+    found = run.entries.get(SAID)
+    return None if found is None or found.value is None else found
 
 
 SCALE = {

@@ -26,7 +26,7 @@ from lensaudit.results.roles import ModelRole, attacked_ends_in, clash, ends_in,
 from lensaudit.scores.estimate import UNMEASURED, Estimate
 from lensaudit.settings import COUNTERFACTUAL, Place, path_of
 from lensaudit.text import digest
-from lensaudit.verdict.beside import asked_beside, speaking
+from lensaudit.verdict.beside import asked_beside, said_in, speaking
 from lensaudit.verdict.decide import Code, Evidence, Verdict, Word
 from lensaudit.verdict.depth import of_patch
 from lensaudit.verdict.rows import Facts, facts_in, facts_of_run, shared
@@ -373,7 +373,7 @@ class Verdicts:
         arm = [run for one in never for run in self._models[str(one)].evals]
         for run in model.evals:
             tops, arms = (
-                [one for one in runs if one.asked("forget") == run.asked("forget")]
+                [one for one in runs if said_in(one) and one.asked("forget") == run.asked("forget")]
                 for runs in (full, arm)
             )
             for top, retain in product(tops or [None], arms):

@@ -386,6 +386,22 @@ def test_where_most_rows_have_no_verdict_the_others_are_no_reading(n, said):
         refuse_unfinished(job)
 
 
+@pytest.mark.parametrize(
+    ("n", "said"), [(2, ""), (1, "1 of 3 judged of retain, 2 parse_error: where more than 50%")]
+)
+def test_each_context_has_a_mean_of_its_own_and_a_verdict_on_most_of_its_rows(n, said):
+    asked = [
+        JudgeRequest(at, "Q?", "A.", context="forget" if at < 5 else "retain") for at in range(8)
+    ]
+    rows = tuple(
+        GradedItem(one, {}, "ok" if one.idx < 5 + n else "parse_error", "r") for one in asked
+    )
+    log = Path("rows.jsonl")
+    job = JudgeJob(LogSettings(log=log), log, asked, IDK, None, 0.0, nullcontext, rows=rows)
+    with pytest.raises(WorkError, match=said) if said else nullcontext():
+        refuse_unfinished(job)
+
+
 PROMPTS = """
 def create_prompt(context_type, input_text, ground_truth, generation):
     texts = {"question": input_text, "truth": ground_truth, "answer": generation}

@@ -250,7 +250,7 @@ def table(key, **rows):
     return values_of({model: {key: value} for model, value in rows.items()})
 
 
-UTILITY = {"a": 0.9, "b": 0.8, "c": 0.79, "d": 0.95}
+UTILITY = {"a": 0.9, "b": 0.6 / (0.75 + 1e-12), "c": 0.79, "d": 0.95}  # of b exactly .8
 
 
 def chosen(key="uds", threshold=0.5, by="both", **rows):

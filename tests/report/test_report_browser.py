@@ -163,6 +163,19 @@ def test_metrics_that_were_asked_otherwise_are_not_set_beside_others_without_a_w
     assert shown() == ([], False)
 
 
+def test_what_a_high_value_of_facts_to_keep_and_of_an_unreadable_stream_means(browser, tmp_path):
+    names_of = ("collateral", "uds_validity", "retain_Q_A_Prob", "forget_quality")
+    eval_run(tmp_path / "out", "npo", **dict.fromkeys(names_of, 0.5))
+    write_report([tmp_path / "out"], tmp_path / "page.html")
+    browser.open((tmp_path / "page.html").as_uri())
+    said = browser.run(
+        "Object.fromEntries([...document.querySelectorAll('#metrics tr[data-metric]')]"
+        ".map(row => [row.dataset.metric, row.querySelector('small').textContent]))"
+    )
+    wanted = ("high = lost", "high = unreadable", "high = keeps", "high = erased")
+    assert said == dict(zip(names_of, wanted, strict=True))
+
+
 def test_downloads_are_csv_and_json_of_what_is_shown(browser, small):
     browser.run(
         "window.saved = []; URL.createObjectURL = blob => { saved.push(blob); return 'blob:x' };"

@@ -643,6 +643,26 @@ def test_what_is_answered_is_read_beside_the_evaluations_of_the_anchors(tmp_path
     assert asked.number.ends == (own - 0.05, own + 0.05)
 
 
+def test_an_evaluation_that_did_not_ask_is_no_other_way_of_asking(tmp_path):
+    """One of `full` with other metrics used to make of one answer the strongest of two."""
+    made.save_run(tmp_path / "patch", made.summary())
+    for role, rouge in (("source", 0.93), ("full", 0.95), ("retain", 0.4)):
+        eval_folder(tmp_path / role, role, rouge)
+    (before,) = verdicts([tmp_path]).models
+    log = json.dumps({"retain_Q_A_ROUGE": {"agg_value": 0.9}})
+    for role in ("full", "retain"):
+        other = eval_folder(tmp_path / f"{role} of others", role, 0.9)
+        (other / "TOFU_EVAL.json").write_text(log)
+        weights = made.inputs(made.summary())[role]["weights"]
+        named = {"model": {"name": role, "weights": weights}, "data": {"forget": "r"}}
+        named["conditions"] = {"n_new": {"forget": 200}}
+        made.seal(other, "eval", ["TOFU_EVAL.json"], **named)
+    (after,) = verdicts([tmp_path]).models
+    assert without_folders(after) == without_folders(before)
+    (asked,) = (view for view in after.views if view.name == "asked")
+    assert asked.n_results == 1
+
+
 @pytest.mark.parametrize(
     ("rates", "code"),
     [

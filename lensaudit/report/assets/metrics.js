@@ -3,7 +3,8 @@ const SPLITS = ['forget', 'retain', 'ra', 'wf'];
 const splitAndLength = ({ name }) => 100 * (SPLITS.includes(name.split('_')[0]) ? SPLITS.indexOf(name.split('_')[0]) : SPLITS.length) + name.length;
 const DIRECTIONS = { knows: 'high = knows', forgot: 'high = erased' };
 const KEPT = /^(retain|ra|wf)_|utility/;
-const direction = (kind) => (kind.high_means === 'knows' && KEPT.test(kind.name) ? 'high = keeps' : DIRECTIONS[kind.high_means] ?? (kind.family === 'aggregate' ? '' : 'which way was not recorded'));
+const LOST = { collateral: 'high = lost', uds_validity: 'high = unreadable' };
+const direction = (kind) => LOST[kind.name] ?? (kind.high_means === 'knows' && KEPT.test(kind.name) ? 'high = keeps' : DIRECTIONS[kind.high_means] ?? (kind.family === 'aggregate' ? '' : 'which way was not recorded'));
 // Families in the order in which a reader looks for them; others follow.
 const FAMILIES = {
   probability: 'Probability of an answer', rouge: 'ROUGE of what it writes', truth_ratio: 'Truth ratio', memorization: 'Memorisation: exact match, extraction',
