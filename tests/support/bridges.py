@@ -82,8 +82,8 @@ class Bridges:
     def load_causal(self, checkpoint, **how):
         """A model; the one of its known bridge, which `bridge_from` gets next."""
         asked = (checkpoint, *sorted(how.items()))
-        key = self.keys.get(asked) if _is_whole(checkpoint, **how) else None
-        if bridge := self.unchanged(key):
+        key = self.keys.get(asked)
+        if key is not None and _is_whole(checkpoint, **how) and (bridge := self.unchanged(key)):
             return bridge.original_model
         model = self.load(checkpoint, **how)
         model.asked = asked
