@@ -33,7 +33,7 @@ from lensaudit.metrics.registry import Read, metric_of, reads_in_all
 from lensaudit.models.registry import published
 from lensaudit.results.integrity import check_result
 from lensaudit.results.kinds.eval import HOW, EvaluationResult, log_in
-from lensaudit.results.kinds.patch import rows_hash
+from lensaudit.results.kinds.patch import SAME, rows_hash
 from lensaudit.results.locate import NO_RESULTS, Found, folders_below, locate
 from lensaudit.results.manifest import MANIFEST, model_in
 from lensaudit.results.planned import PLAN, RESULT, TO_DO, UNITS
@@ -311,14 +311,16 @@ def check_alike(models: Iterable[str], keys: Iterable[str], *tables: Values) -> 
     Raises:
         InputError: names two such values, and where they lie.
     """
-    known: dict[str, tuple[str, Any]] = {}
+    known: dict[tuple[str, str], tuple[str, Any]] = {}
     for table, model, key in product(tables, [*models], [*keys]):
         asked = table.asked.get(model, {}).get(key)
         if asked is None or math.isnan(table.value(model, key)):
             continue
         told = f"{key} of {model} in {asked.path}"
         for name, content in asked.content.items():
-            other, first = known.setdefault(name, (told, content))
+            # rows are those of every metric, settings those of one
+            at = (key if name in _SETTINGS else "", name)
+            other, first = known.setdefault(at, (told, content))
             if content != first:
                 raise InputError(
                     f"{told} was asked {_otherwise(name)} than {other}; wanted the same rows, "
@@ -329,7 +331,15 @@ def check_alike(models: Iterable[str], keys: Iterable[str], *tables: Values) -> 
 
 def _otherwise(name: str) -> str:
     """How two values were asked that differ in a content."""
-    return f"with another {HOW[name]}" if name in HOW else f"of other {name} rows"
+    return f"with another {_SETTINGS[name]}" if name in _SETTINGS else f"of other {name} rows"
+
+
+_SETTINGS = {
+    **HOW,
+    **{name: f"--{name.replace('_', '-')}" for name in SAME},
+    "threshold": "--em-threshold",
+}
+"""What a value was asked with beside rows -> what chooses it."""
 
 
 def _also_asked(old: RowsAsked | None, new: RowsAsked, key: str, model: str) -> RowsAsked:
@@ -429,6 +439,7 @@ def _file(path: Path, attack: str | None) -> Values:
         made = json_object(beside) if beside.exists() else {}
         found, row = model_in(made, "source", beside).weights, _picked(content, _DEPTHS, path)
         hashed = {"annotated": one} if (one := rows_hash(made)) else {}
+        hashed |= {field: content[field] for field in SAME if field in content}
         asked = {name: dict.fromkeys(row, RowsAsked(path, hashed))}
         known = {name: found} if found else {}
         return replace(values_of({name: row}), weights=known, asked=asked, ends=_ends(made))

@@ -270,6 +270,40 @@ def test_values_are_compared_that_were_asked_alike_as_far_as_it_moves_them(
         check_alike(["m", "n"], [key], one, two)
 
 
+def test_metrics_of_other_splits_need_not_be_asked_alike(tmp_path):
+    n_new = {"forget": 200, "retain": 50, "ra": 50, "wf": 50}
+    rows = {"forget": "f", "retain": "r", "ra": "a", "wf": "w"}
+    how = {"mask": "true", "n_new": n_new}
+    said = measured(tmp_path / "a", "forget_Q_A_ROUGE", how=how, **rows)
+    kept = measured(tmp_path / "b", "retain_Q_A_ROUGE", how=how, **rows)
+    check_alike(["m"], ["rouge", "retain_q_rouge"], said, kept)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "said"),
+    [
+        ({"scope": "span"}, {"scope": "boundary"}, "with another --scope"),
+        ({"tau": 0.05}, {"tau": 0.5}, "with another --tau"),
+        ({"layers": [0, 1]}, {"layers": [0]}, "with another --layers"),
+        ({"last_layer": "resid_post"}, {"last_layer": "reference"}, "with another --last-layer"),
+        ({"component": "resid"}, {"component": "mlp"}, "with another --component"),
+        ({"scope": "span"}, {}, None),  # an earlier version did not say
+    ],
+)
+def test_depths_are_compared_that_were_measured_alike(tmp_path, one, other, said):
+    tables = []
+    for name, how in (("m", one), ("n", other)):
+        folder = tmp_path / name
+        put(folder / "manifest.json", {"inputs": {"examples": {"hash": "x"}}})
+        summary = {"source": name, "uds": 0.5, **how}
+        tables.append(read_values([put(folder / "summary.json", summary)]))
+    if said is None:
+        check_alike(["m", "n"], ["uds"], *tables)
+        return
+    with pytest.raises(InputError, match=f"uds of n in .* was asked {said} than uds of m"):
+        check_alike(["m", "n"], ["uds"], *tables)
+
+
 def test_only_what_is_compared_must_be_of_the_same_rows(tmp_path):
     few = measured(tmp_path / "a", forget="f2", retain="r")
     many = measured(tmp_path / "b", "retain_Q_A_Prob", "n", forget="f40", retain="r")

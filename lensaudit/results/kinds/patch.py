@@ -37,7 +37,7 @@ SCORES = {"uds": "uds", "lens": "lens", "em": "udr", COUNTERFACTUAL: COUNTERFACT
 NOT_NEEDED = "not needed"
 """How the reason begins where no alignment ran because UDS is low."""
 
-_SAME = ("tau", "threshold", "em_form", "scope", "component", "last_layer", "layers")
+SAME = ("tau", "threshold", "em_form", "scope", "component", "last_layer", "layers")
 """Fields of the summary that make runs comparable, beside the models and the forget set."""
 
 
@@ -567,7 +567,7 @@ def read_patch(summary_file: Path, texts: Mapping[int, Texts] | None = None) -> 
     models = {role: model_in(manifest, role, folder) for role in ("full", "retain")}
     shared = [
         [one.weights for one in models.values()],
-        {name: summary.get(name) for name in _SAME},
+        {name: summary.get(name) for name in SAME},
         summary["score"],
         part(manifest, "options").get("dtype"),
         [row.get("idx") for row in rows],
