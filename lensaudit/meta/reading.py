@@ -438,9 +438,9 @@ def _file(path: Path, attack: str | None) -> Values:
         name, beside = short_name(str(content["source"])), path.with_name(MANIFEST)
         made = json_object(beside) if beside.exists() else {}
         found, row = model_in(made, "source", beside).weights, _picked(content, _DEPTHS, path)
-        hashed = {"annotated": one} if (one := rows_hash(made)) else {}
-        hashed |= {field: content[field] for field in SAME if field in content}
-        asked = {name: dict.fromkeys(row, RowsAsked(path, hashed))}
+        said = {"annotated": one} if (one := rows_hash(made)) else {}
+        said |= {field: content[field] for field in SAME if field in content}
+        asked = {name: dict.fromkeys(row, RowsAsked(path, said))}
         known = {name: found} if found else {}
         return replace(values_of({name: row}), weights=known, asked=asked, ends=_ends(made))
     if all(isinstance(row, dict) and "agg_value" in row for row in content.values()):
