@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import torch
 from torch import Tensor
 from transformer_lens.hook_points import HookPoint
 from transformer_lens.model_bridge import TransformerBridge as TransformerBridge
@@ -49,6 +50,7 @@ class _Bridge(TransformerBridge):
             any(options.get(name) is not None for name in ("start_at_layer", "stop_at_layer"))
             or self.compatibility_mode
             or self._weights_processed
+            or self._has_apart
         )
         weight = next(self.original_model.parameters())
         is_long = isinstance(input, Tensor) and input.numel() >= _FEWEST_TOKENS
@@ -59,6 +61,17 @@ class _Bridge(TransformerBridge):
             Widened() if looped else contextlib.nullcontext(),
         ):
             return super().forward(input, *args, **options)
+
+    @property
+    def _has_apart(self) -> bool:
+        """Whether wrappers may compute with other weights than the modules under them.
+
+        TransformerLens copies a fused query, key and value (GPT-NeoX): what is trained or edited
+        there is not changed below, nor the other way round.
+        """
+        watched: dict[Any, int] = vars(self)["_watched"]
+        is_changed = any(one._version != version for one, version in watched.items())
+        return bool(watched) and (torch.is_grad_enabled() or is_changed)
 
     @property
     def hook_dict(self) -> dict[str, Any]:
@@ -76,7 +89,7 @@ def booted(model: Any, tokenizer: Any) -> TransformerBridge:
     # TransformerLens fetches a tokenizer again, by name, unless it is marked so
     tokenizer.init_kwargs = {"name_or_path": "", **tokenizer.init_kwargs, "add_bos_token": True}
     logging.getLogger("transformer_lens").setLevel(logging.ERROR)
-    parameter = next(model.parameters())
+    parameter, own = next(model.parameters()), {*model.parameters()}
     with (
         loading(f"{type(model).__name__}: TransformerLens cannot bridge it"),
         _ONE_AT_A_TIME,
@@ -98,6 +111,10 @@ def booted(model: Any, tokenizer: Any) -> TransformerBridge:
             raise LookupError(f"the model has no {hollow[0]}")
     if type(model).__name__ in SAME_BITS:
         bridge.__class__ = _Bridge
+        every = {*own, *bridge.parameters()}
+        copied = len(every) > len(own)
+        can = (one for one in every if copied and not one.is_inference())
+        vars(bridge)["_watched"] = {one: one._version for one in can}
     vars(bridge)["_own_hooks"] = {  # TransformerLens sets some itself, for OPT
         one.name: len(one.fwd_hooks + one.bwd_hooks) for one in bridge.hook_points()
     }

@@ -242,6 +242,36 @@ def short(tiny_tokenizer):
     return make
 
 
+@pytest.mark.parametrize("change", ["edited", "trained"])
+@pytest.mark.parametrize("name", RUNS_BARE)
+def test_a_model_whose_weights_change_is_one_model_with_wrappers_and_without(
+    name, change, tiny_tokenizer
+):
+    """TransformerLens copies the fused query, key and value of GPT-NeoX: either could be edited."""
+    kind, changes = support.ARCHITECTURES[name]
+    made = support.tiny_model_of(kind, **changes | {"num_hidden_layers": 2, "layer_types": None})
+    handles, tokens = list(made.parameters()), torch.arange(3, 19).reshape(2, 8)
+    model = bridge_from(made, tiny_tokenizer)
+    with torch.no_grad():
+        before = model(tokens)
+    if change == "edited":
+        with torch.no_grad():
+            for one in handles:
+                one.add_(0.1 * torch.rand_like(one))
+    else:
+        optimizer = torch.optim.SGD(model.parameters(), 0.01)
+        for _ in range(2):
+            torch.nn.functional.cross_entropy(
+                model(tokens).flatten(0, 1), tokens.flatten()
+            ).backward()
+            optimizer.step()
+    with torch.no_grad():
+        found = model(tokens)
+        model.__class__ = TransformerBridge
+        assert torch.equal(found, model(tokens))
+    assert not torch.allclose(found, before, atol=1e-3)
+
+
 @pytest.mark.parametrize("name", support.ARCHITECTURES)
 def test_a_bridge_knows_every_hook_point_of_its_modules_and_their_classes(name, short):
     model = short(name)
