@@ -13,9 +13,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from lensaudit.scores.areas import auc_limits, clustered_auc_limits
+from lensaudit.scores.areas import clustered_auc_limits
 from lensaudit.scores.excess import clustered_excess
 from lensaudit.scores.intervals import clustered_mean
+from lensaudit.scores.pools import auc_limits
 
 PAGE = Path(__file__).parent / "coverage.md"
 KINDS: dict[str, tuple[Callable[[np.random.Generator, int], NDArray], float]] = {

@@ -27,7 +27,9 @@ facts = {fact.idx: fact for fact in la.forget_set("demo")}
 
 # %%
 pair = facts[0], facts[24]
-asked, other = (model.to_tokens(la.prompt(fact.question, fact.prefix)) for fact in pair)
+# as scores read it: `to_tokens` begins with a BOS, also where the tokenizer does not
+prompts = [la.prompt(fact.question, fact.prefix) for fact in pair]
+asked, other = (model.tokenizer(one, return_tensors="pt").input_ids for one in prompts)
 assert asked.shape == other.shape
 own, wanted = (int(la.logits_of(model, tokens)[0, -1].argmax()) for tokens in (asked, other))
 for fact, token in zip(pair, (own, wanted), strict=True):

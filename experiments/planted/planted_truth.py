@@ -29,8 +29,8 @@ from lensaudit.models.checkpoint import open_checkpoint
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.patching.scoring import score_lens
 from lensaudit.results.roles import ends_as_sources
-from lensaudit.scores.areas import auc_limits
 from lensaudit.scores.depth import span_logprob
+from lensaudit.scores.pools import auc_limits
 from lensaudit.scores.separation import auc
 from lensaudit.training.rows import load_rows
 from lensaudit.training.trainee import copy_tokenizer, save_model

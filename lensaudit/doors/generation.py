@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import get_args
+from typing import Any, get_args
 
 import torch
 
@@ -15,6 +15,7 @@ from lensaudit.models.bridge import (
     residuals,
 )
 from lensaudit.models.named import bridged
+from lensaudit.models.sizes import context_of
 from lensaudit.patching.generation import generate, patched_rows
 from lensaudit.patching.options import PATCHED_TOKENS
 from lensaudit.patching.sources import as_patched
@@ -46,8 +47,8 @@ def patched_generation(
     it is the unpatched text alone.
 
     Raises:
-        InputError: no text or an empty one, a layer the model lacks, another word for
-            `last_layer`, or see `load_model`.
+        InputError: no text or an empty one, one longer than a context, a layer the model lacks,
+            another word for `last_layer`, or see `load_model`.
     """
     if last_layer not in get_args(LastLayer):
         known = ", ".join(get_args(LastLayer))
@@ -59,6 +60,10 @@ def patched_generation(
     chosen = list(range(n_layers(full)) if layers is None else layers)
     if not ids:
         raise InputError("an empty prompt; wanted at least one token")
+    for one, n_new in ((full, max_new_tokens), (source, 0)):
+        config: Any = one.original_model.config
+        if problem := context_of(config).too_long(len(ids), n_new):
+            raise InputError(f"patched_generation: the prompt has {problem}")
     check_layers(full, chosen)
     stack, final_norm = residuals(source, torch.tensor([ids], device=device_of(source)))
     value = as_patched(stack[0, :, -1], final_norm[0, -1], last_layer)

@@ -4,9 +4,10 @@ import math
 
 import numpy as np
 
-from lensaudit.scores.areas import area_limits, auc_limits, hanley_mcneil
+from lensaudit.scores.areas import area_limits, hanley_mcneil
 from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.intervals import FEWEST_GROUPS, Values
+from lensaudit.scores.pools import auc_limits
 from lensaudit.scores.separation import auc
 
 

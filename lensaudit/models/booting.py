@@ -86,6 +86,7 @@ class _Bridge(TransformerBridge):
 def booted(model: Any, tokenizer: Any) -> TransformerBridge:
     """See `models.bridge.bridge_from`."""
     model.eval()
+    model.config.architectures = model.config.architectures or [type(model).__name__]
     # TransformerLens fetches a tokenizer again, by name, unless it is marked so
     tokenizer.init_kwargs = {"name_or_path": "", **tokenizer.init_kwargs, "add_bos_token": True}
     logging.getLogger("transformer_lens").setLevel(logging.ERROR)

@@ -121,7 +121,9 @@ def check_layers(model: TransformerBridge, layers: Iterable[int]) -> None:
     if odd := [
         layer
         for layer in layers
-        if not hasattr(layer, "__index__") or layer not in range(n_layers(model))
+        if isinstance(layer, bool)
+        or not hasattr(layer, "__index__")
+        or layer not in range(n_layers(model))
     ]:
         raise InputError(f"layer {odd[0]!r}: the model has layers 0 to {n_layers(model) - 1}")
 

@@ -53,6 +53,8 @@ def patched(
         if head not in heads.tolist():
             raise InputError(f"head={head}: wanted one of 0 to {len(heads) - 1}")
         mask = mask.unsqueeze(-1) & (heads == head)
+    elif head is not None:
+        raise InputError(f'head={head}: wanted component="head" with it, found {component!r}')
     check_layers(full, layers)
     for layer in layers:
         with intervening(full, {layer: replace_at(source[:, layer], mask)}, component=component):

@@ -14,21 +14,6 @@ from lensaudit.scores.special import stdtrit
 A_NAN = "a score is NaN: no interval"
 
 
-def auc_limits(knows: Values, forgot: Values) -> Estimate:
-    """Area under the ROC curve with limits that do not collapse at complete separation.
-
-    The areas A with (estimate - A)^2 <= z^2 var(A), var by Hanley and McNeil with both sample sizes
-    replaced by their mean (Newcombe 2006, method 5).
-
-    Raises:
-        ValueError: an empty pool.
-    """
-    estimate = auc(knows, forgot)
-    if math.isnan(estimate):
-        return Estimate(None, why=A_NAN)
-    return area_limits(estimate, len(knows), len(forgot))
-
-
 def area_limits(
     estimate: float,
     n_knows: float | int,
@@ -37,7 +22,7 @@ def area_limits(
     level: float = 0.95,
     df: float = math.inf,
 ) -> Estimate:
-    """Limits of an area for this many independent members of each pool; see `auc_limits`.
+    """Limits of an area for this many independent members of each pool, as `scores.pools` has them.
 
     `df`: degrees of freedom of Student's quantile; without end it is the normal one.
 
@@ -101,7 +86,7 @@ def least_chance(n: int, other_n: int) -> float:
 def hanley_mcneil(area: float, n_knows: int, n_forgot: int) -> float:
     """Variance of an area (Hanley and McNeil 1982, doi:10.1148/radiology.143.1.7063747).
 
-    Both sizes are replaced by their mean where they would differ, as in `auc_limits`.
+    Both sizes are replaced by their mean where they would differ, as in `scores.pools.auc_limits`.
 
     >>> round(hanley_mcneil(0.5, 5, 5), 4)  # 11 / 300, that of Mann and Whitney's area of no effect
     0.0367

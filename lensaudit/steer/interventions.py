@@ -1,8 +1,9 @@
 """Edits that steer or ablate a residual stream: pure functions, as `replace_at` of patching is."""
 
 from jaxtyping import Bool, Float, Int
-from torch import Tensor, zeros_like
+from torch import Tensor, isfinite, zeros_like
 
+from lensaudit.errors import InputError
 from lensaudit.patching.interventions import chosen
 from lensaudit.settings import Where
 from lensaudit.types import Intervention, PosMask, Resid
@@ -56,7 +57,7 @@ def mask_of(
 def project_out(
     direction: Float[Tensor, " d_model"], *, mask: PosMask | None = None
 ) -> Intervention:
-    """Ablation: the component along `direction` removed. Idempotent."""
+    """Ablation: the component along `direction` removed. Idempotent; errors as `clamp`."""
     return clamp(direction, to=0.0, mask=mask)
 
 
@@ -69,8 +70,17 @@ def clamp(
     """The component along the unit vector of `direction` set to `to`, one for all or one per row.
 
     Idempotent.
+
+    Raises:
+        InputError: a direction without a length.
     """
-    unit = direction.float() / direction.float().norm()
+    length = direction.float().norm()
+    if not (length > 0 and isfinite(length)):
+        raise InputError(
+            f"a direction of length {length:g}: it points nowhere; between equal streams there is "
+            "none, so take another layer or model"
+        )
+    unit = direction.float() / length
 
     def intervention(resid: Resid) -> Resid:
         wide = resid.float()

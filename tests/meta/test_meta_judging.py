@@ -31,7 +31,7 @@ from lensaudit.meta.reading import (
     values_of,
 )
 from lensaudit.metrics.registry import all_metrics
-from lensaudit.scores.areas import auc_limits
+from lensaudit.scores.pools import auc_limits
 
 
 def pools(key, knows, forgot):

@@ -242,6 +242,14 @@ def short(tiny_tokenizer):
     return make
 
 
+def test_a_model_made_of_a_config_alone_is_bridged(tiny_tokenizer):
+    made = support.tiny_model_of("Olmo2", num_hidden_layers=1)
+    made.config.architectures = None  # which only a saved one has
+    tokens = torch.arange(3, 11)[None]
+    wanted = made(tokens).logits
+    assert torch.allclose(logits_of(bridge_from(made, tiny_tokenizer), tokens), wanted, atol=1e-4)
+
+
 FUSED = next(name for name, of in RUNS_BARE.items() if of == "GPTNeoXForCausalLM")
 
 
@@ -438,7 +446,7 @@ def test_an_edit_that_returns_no_stream_is_refused(tiny, ragged, component, edit
 
 
 @pytest.mark.misuse
-@pytest.mark.parametrize("layer", [3, -1, 1.0, "1"])
+@pytest.mark.parametrize("layer", [3, -1, 1.0, "1", True])
 def test_a_layer_the_model_lacks_is_refused(tiny, layer):
     refused = pytest.raises(InputError, match=f"layer {layer!r}: the model has layers 0 to 2")
     with refused, intervening(tiny(), {layer: torch.relu}):

@@ -210,6 +210,14 @@ def test_ad_hoc_generation_refuses_what_the_model_lacks(tiny, prompt, layers):
         patched_generation(tiny(0), tiny(1), prompt, layers=layers)
 
 
+def test_ad_hoc_generation_refuses_a_prompt_that_a_context_does_not_hold(tiny):
+    full, source = tiny(0), tiny(1)
+    n = source.original_model.config.max_position_embeddings
+    long = " ".join(["w7"] * (n + 1))
+    with pytest.raises(InputError, match=rf"prompt has {n + 1} tokens, longer .* context of {n}"):
+        patched_generation(full, source, long, layers=[0])
+
+
 def test_more_memory_holds_more_rows(tiny):
     model = tiny()
     assert rows_that_fit(model, 50, 1) == 1

@@ -144,3 +144,6 @@ def test_one_head_replaced_is_not_all_heads_replaced(tiny, ragged):
     for head in (None, -1, stack.shape[3]):
         with pytest.raises(InputError, match=f"head={head}: wanted one of 0 to "):
             oracle.layer_deltas(full, stack, batch, component="head", head=head)
+    stream, _ = residuals(source, batch.tokens)
+    with pytest.raises(InputError, match='head=1: wanted component="head" with it'):
+        oracle.layer_deltas(full, stream, batch, head=1)

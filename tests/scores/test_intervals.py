@@ -5,7 +5,7 @@ import pytest
 from scipy.stats import fisher_exact, norm
 from scipy.stats import t as student
 
-from lensaudit.scores.areas import auc_limits, clustered_auc_limits
+from lensaudit.scores.areas import clustered_auc_limits
 from lensaudit.scores.estimate import NO_ROWS, Estimate
 from lensaudit.scores.excess import clustered_excess
 from lensaudit.scores.intervals import (
@@ -15,6 +15,7 @@ from lensaudit.scores.intervals import (
     clustered_ratio,
     exact_excess,
 )
+from lensaudit.scores.pools import auc_limits
 from lensaudit.scores.separation import auc
 
 

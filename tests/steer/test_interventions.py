@@ -54,6 +54,14 @@ def test_a_number_may_be_a_tensor_without_axes():
     )
 
 
+@pytest.mark.parametrize("number", [0.0, torch.nan, torch.inf])
+@pytest.mark.parametrize("edit", [project_out, lambda one: clamp(one, to=1.0)])
+def test_a_direction_without_a_length_is_refused(edit, number):
+    """Between equal streams there is none; it used to make every number NaN."""
+    with pytest.raises(InputError, match="it points nowhere"):
+        edit(torch.full((8,), number))
+
+
 @pytest.mark.misuse
 def test_rows_and_positions_of_another_pass_are_refused():
     resid, direction, mask = draw(0)
