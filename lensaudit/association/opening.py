@@ -112,6 +112,11 @@ class Know:
             "source": self.source.weights,
             "base": self.base and self.base.weights,
             "retain": [one.weights for one in self.retains],
+            "tokenizers": [
+                one.tokenizer
+                for one in (self.source, *self.ignorant)
+                if isinstance(one, Checkpoint)
+            ],
             "asked": asked_hash(self.asked),
             "kept": asked_hash(self.kept),
             "unscored": {str(idx): why for idx, why in self.unscored.items()},

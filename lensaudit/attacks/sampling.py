@@ -200,6 +200,7 @@ def identity_of(opened: Worst, settings: SampleSettings, errors: Errors | None) 
     return {
         "command": COMMAND,
         "weights": [one.weights for one in arms],
+        "tokenizers": [one.tokenizer for one in arms],
         "facts": opened.facts_hash(opened.facts),
         "settings": plain(settings, without=("full", "activations", "registry", "device", "fresh")),
         # earlier runs cut each fact's rate before the power

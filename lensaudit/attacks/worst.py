@@ -154,6 +154,7 @@ class Worst:
             "source": weights.source,
             "full": weights.full,
             "retain": list(weights.never),
+            "tokenizers": [one.tokenizer for one in self.arms.values()],
             "facts": self.facts_hash(self.facts),
             "attacks": list_hash(self.attacks),
             "neutral": digest([[one.question, one.answer] for one in self.neutral]),

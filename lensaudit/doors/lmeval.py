@@ -34,6 +34,7 @@ from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import Checkpoint, load_tokenizer, open_model
 from lensaudit.models.conditions import Conditions, conditions_of
 from lensaudit.models.device import resolve_device, resolve_dtype
+from lensaudit.models.generation_settings import obeyed
 from lensaudit.models.hashing import file_sha256
 from lensaudit.plans.plan import Plan
 from lensaudit.progress import Notice, unheard
@@ -78,7 +79,9 @@ class OpenedHarness:
         """What tells this model from others: weights, edits, dtype."""
         settings, vector = self.settings, self.vector
         way = "ablate" if settings.ablate else settings.coefficient
+        own = obeyed(self.checkpoint, load_tokenizer(self.checkpoint))
         return {
+            **({"generation": own} if own else {}),
             "weights": self.checkpoint.weights,
             "tokenizer": self.checkpoint.tokenizer,
             **self.conditions.as_run(),

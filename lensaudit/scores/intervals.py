@@ -27,6 +27,7 @@ FEWEST_GROUPS = 5
 END_CORRELATION = 0.2
 """Least correlation within an author that is assumed of rows on an end of the scale: where all
 rows read 0 nothing can be seen of it."""
+ALIKE = "every {} has the same mean: no interval"
 TINY = 1e-9
 _DIGITS = 6
 """Of a row, as a share of its scale, before anything is counted of it: float32 has seven."""
@@ -105,7 +106,7 @@ def clustered_mean(
         # the mean itself is not rounded
         ends.append(pair and (min(pair[0], value), max(pair[1], value)))
     if ends[0] is None or ends[1] is None:
-        return Estimate(value, n=n, why=f"every {unit} has the same mean: no interval")
+        return Estimate(value, n=n, why=ALIKE.format(unit))
     return Estimate.within(value, ends[0], ends[1], n=n)
 
 

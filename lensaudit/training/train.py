@@ -320,8 +320,11 @@ def first_rows_again(model: "transformers.PreTrainedModel", run: TrainingRun[B])
 
     The loss of the last step is of other rows, which may be easier or harder.
     """
+    model.train()  # what dropout drops is then the same
     terms = _terms(model, run, 0, run.objective.first_multiplier)
-    return sum(one.total.item() for one in terms) / run.recipe.n_accumulate
+    loss = sum(one.total.item() for one in terms) / run.recipe.n_accumulate
+    model.eval()
+    return loss
 
 
 @contextmanager

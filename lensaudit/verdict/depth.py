@@ -13,6 +13,7 @@ from lensaudit.results.kinds.patch import Aligned, Outputs, PatchSummary, Shared
 from lensaudit.results.sentences import shown
 from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.intervals import (
+    ALIKE,
     TINY,
     clustered_mean,
     clustered_share,
@@ -227,7 +228,8 @@ def _over(depth: Estimate, rows: Rows) -> Estimate:
     groups = [row["group"] for row in rows if "group" in row]
     # no interval: the authors are too few, or each has the same mean
     alike = clustered_mean([depth.point] * len(groups), groups, unit=unit_of(groups))
-    return replace(depth, n=alike.n, why=None if depth.ends else alike.why) if groups else depth
+    why = None if depth.ends else alike.why or ALIKE.format(unit_of(groups))
+    return replace(depth, n=alike.n, why=why) if groups else depth
 
 
 def _view(

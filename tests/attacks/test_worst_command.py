@@ -6,11 +6,14 @@ import inspect
 import json
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from support import lines_of
 
 import lensaudit as la
+from lensaudit.association.opening import open_know
+from lensaudit.association.settings import KnowSettings
 from lensaudit.attacks import worst
 from lensaudit.attacks.comparison import FACTS
 from lensaudit.attacks.elicit import ATTACKS
@@ -23,6 +26,7 @@ from lensaudit.doors.settings import ExportSettings
 from lensaudit.models.registry import EMBEDDED
 from lensaudit.report.assemble import assemble
 from lensaudit.results.roles import ends_as_sources
+from lensaudit.text import digest
 
 SOME = ("greedy", "prefix", "leak64", "probe_choice_letter")
 GIVEN = ["worst", "--source", "demo/full", "--limit", "3"]
@@ -113,6 +117,26 @@ def test_where_an_arms_texts_end_is_in_the_keys_of_a_run(tmp_path, arm):
     assert (after[1] != before[1]) == (arm != "full")  # which gives no samples
     others = [name for name, path in after[2].items() if path != before[2][name]]
     assert len(others) == 1
+
+
+def test_the_tokenizer_of_the_models_is_in_the_keys_of_a_run(tmp_path):
+    """With the chat template, which is a part of it; results used to be read again as they were."""
+    names = ("npo", "full", "retain")
+    source, full, retain = (str(shutil.copytree(EMBEDDED / one, tmp_path / one)) for one in names)
+
+    def keys():
+        how = {"data": "demo", "activations": tmp_path}
+        attacked = WorstSettings(full=full, retain=retain, limit=2, attack=("greedy",), **how)
+        opened = open_worst(source, attacked)
+        know = open_know(source, KnowSettings(retain=(retain,), limit=8, **how))
+        sample = identity_of(opened, SampleSettings(), None)
+        return [digest(one) for one in (opened.identity(), sample, know.identity())]
+
+    before = keys()
+    for folder in map(Path, (source, full, retain)):
+        template = folder / "chat_template.jinja"
+        template.write_text(template.read_text() + "{# written again #}")
+    assert not {*keys()} & {*before}
 
 
 def test_an_attack_that_shows_rows_again_says_that_it_trains():

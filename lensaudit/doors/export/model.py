@@ -135,7 +135,8 @@ def exported(model: Model, located: Sequence[Found]) -> Exported:
     called = _called([*made])
     # a log of another tool has no hash, and goes by its name
     hashes = {} if model.weights == model.source else {"weights": model.weights}
-    for place, one in made.items():
+    # what counts comes first: these hashes are those of its number
+    for place, one in sorted(made.items(), key=lambda item: not run or item[0] != run.folder):
         for role, given in part(one, "inputs").items():
             known = part(given)
             if known.get("weights") not in (None, model.weights):
