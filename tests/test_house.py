@@ -152,7 +152,7 @@ def test_every_pin_has_a_hash_in_the_lock():
     assert [one for one in lines if not re.fullmatch(r"\S+ --hash=sha256:[0-9a-f]{64}", one)] == []
 
 
-CORE_STATEMENTS = 12_990
+CORE_STATEMENTS = 12_987
 """Besides docstrings; the number may only fall."""
 
 

@@ -15,6 +15,7 @@ import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -74,7 +75,7 @@ class OpenedHarness:
     manager: Any
     """The harness's own list of tasks: to read all of its files takes it seconds."""
 
-    @property
+    @cached_property
     def identity(self) -> dict[str, Any]:
         """What tells this model from others: weights, edits, dtype."""
         settings, vector = self.settings, self.vector

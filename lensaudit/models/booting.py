@@ -70,8 +70,9 @@ class _Bridge(TransformerBridge):
         there is not changed below, nor the other way round.
         """
         watched: dict[Any, int] = vars(self)["_watched"]
-        is_changed = any(one._version != version for one, version in watched.items())
-        return bool(watched) and (torch.is_grad_enabled() or is_changed)
+        return bool(watched) and (
+            torch.is_grad_enabled() or any(one._version != at for one, at in watched.items())
+        )
 
     @property
     def hook_dict(self) -> dict[str, Any]:
@@ -112,10 +113,9 @@ def booted(model: Any, tokenizer: Any) -> TransformerBridge:
             raise LookupError(f"the model has no {hollow[0]}")
     if type(model).__name__ in SAME_BITS:
         bridge.__class__ = _Bridge
-        every = {*own, *bridge.parameters()}
-        copied = len(every) > len(own)
-        can = (one for one in every if copied and not one.is_inference())
-        vars(bridge)["_watched"] = {one: one._version for one in can}
+        copies = {*bridge.parameters()} - own
+        watched = own | copies if copies else ()
+        vars(bridge)["_watched"] = {one: one._version for one in watched if not one.is_inference()}
     vars(bridge)["_own_hooks"] = {  # TransformerLens sets some itself, for OPT
         one.name: len(one.fwd_hooks + one.bwd_hooks) for one in bridge.hook_points()
     }

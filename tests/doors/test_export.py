@@ -256,6 +256,21 @@ def test_every_run_of_a_model_is_said_with_its_hash(tmp_path, to):
     )
 
 
+@pytest.mark.parametrize("sizes", [(24, 12), (12, 24)])
+def test_the_hashes_beside_a_number_are_those_of_its_run(tmp_path, sizes):
+    for at, n in zip(("f01", "f05"), sizes, strict=True):
+        folder = patched(tmp_path / "in" / at, n=n)
+        given = json.loads((folder / "manifest.json").read_text())
+        given["inputs"]["examples"]["hash"] = at
+        given["inputs"]["retain"]["weights"] = f"sha256:retain of {at}"
+        cases.write(folder / "manifest.json", given)
+        cases.seal(folder)
+    (model,) = verdicts([tmp_path / "in"]).models
+    found, at = model_of(model, locate([tmp_path / "in"])[0]), model.run.folder.name
+    assert at == ("f01", "f05")[sizes.index(12)]  # either the first or the last folder
+    assert (found.hashes["rows"], found.hashes["retain"]) == (at, f"sha256:retain of {at}")
+
+
 def test_a_card_says_why_a_number_has_no_interval_and_what_an_attack_shows(tmp_path):
     cases.eval_run(tmp_path / "a", "npo", mia_loss=0.2, model_utility=0.6, forget_Q_A_Prob=0.5)
     log = tmp_path / "a" / "TOFU_EVAL.json"

@@ -223,6 +223,23 @@ def test_the_summary_has_every_task_of_the_folder_that_was_asked_the_same(tmp_pa
     assert run_on("own", num_fewshot=1) == ({"own"}, {"own.samples.jsonl"})
 
 
+def test_what_generation_obeys_tells_a_run_from_others(tmp_path):
+    """A task was kept from before after its model's penalties had changed."""
+    folder = shutil.copytree(EMBEDDED / "retain", tmp_path / "retain")
+
+    def identity():
+        checkpoint = open_checkpoint(resolve(str(folder), load_registry()))
+        conditions = conditions_of(checkpoint, dtype="float32", device="cpu")
+        opened = (ASKED(), tmp_path / "out", checkpoint, conditions, None, (), None)
+        return lmeval.OpenedHarness(*opened).identity
+
+    before = identity()
+    assert "generation" not in before  # so that ordinary checkpoints keep their keys
+    said = folder / "generation_config.json"
+    said.write_text(json.dumps({**json.loads(said.read_text()), "repetition_penalty": 3.0}))
+    assert identity() == {**before, "generation": {"repetition_penalty": 3.0}}
+
+
 def test_the_device_that_is_named_is_taken(monkeypatch):
     asked = []
     monkeypatch.setattr(lmeval, "resolve_device", lambda device: device)

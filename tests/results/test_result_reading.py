@@ -1,8 +1,10 @@
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pytest
 
 from lensaudit.errors import InputError
+from lensaudit.results.kinds.eval import EvaluationResult
 from lensaudit.results.reading import Number, Whole, checked, checked_as
 
 
@@ -60,3 +62,11 @@ def test_lists_of_records_are_checked_too():
     assert checked_as(list[Layer], [{"layer": 2}], "x") == [Layer(2)]
     with pytest.raises(InputError, match=r"^x: 1: found 'a', wanted an object$"):
         checked_as(list[Layer], [{"layer": 2}, "a"], "x")
+
+
+def test_a_manifest_that_says_nothing_of_how_it_asked_has_no_conditions():
+    """Options alone are none: a log would be refused for a template that it does not name."""
+    bare = EvaluationResult("m", Path("log"), "tofu", {}, manifest={"options": {"empty": "zero"}})
+    assert bare.conditions == {}
+    said = {**bare.manifest, "inputs": {"conditions": {"template": "t"}}}
+    assert replace(bare, manifest=said).conditions == {"template": "t", "empty": "zero"}

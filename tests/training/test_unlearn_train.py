@@ -12,7 +12,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, get_linear_schedule_with
 from lensaudit.data.chat import Encoding
 from lensaudit.errors import InputError, WorkError
 from lensaudit.training.rows import collate, finetune_batches, in_epochs, unlearn_batches
-from lensaudit.training.train import FineTuning, Recipe, Terms, TrainingRun, train
+from lensaudit.training.train import FineTuning, Recipe, Terms, TrainingRun, first_rows_again, train
 from lensaudit.training.trainee import save_model
 
 SAMPLES = [Encoding(tuple(range(k, k + 5 + k % 3)), 2) for k in range(1, 11)]
@@ -89,6 +89,18 @@ def test_dropout_follows_from_the_seed_and_the_batch(start, tmp_path):
     assert same_bits(whole, resumed)
     assert not same_bits(whole, plain)
     assert not same_bits(whole, other)
+
+
+def test_rows_that_are_read_again_lose_the_same_where_nothing_was_learned(start):
+    """What dropout drops is the same; without it an attack at rate 0 would seem to teach."""
+    start.config.attention_dropout = 0.3
+    model = copy_of(start)
+    run = run_of(recipe=Recipe(n_steps=3, lr=0.0, weight_decay=0.0))
+    first, *_ = train(model, run)
+    assert first_rows_again(model, run) == pytest.approx(first, abs=1e-6)
+    assert not model.training
+    whole = run.objective(model, run.batch(0), 0.0).total.item()
+    assert abs(whole - first) > 1e-4
 
 
 def test_one_step_is_adamw_by_hand(start):

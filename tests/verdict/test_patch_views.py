@@ -92,6 +92,16 @@ def test_another_rows_stream_is_no_measure_of_what_full_holds():
     assert found["uds"].control == f"{UNHELD}says 0% of them that retain does not"
 
 
+@pytest.mark.parametrize("erasure", [0.0, 0.5, 1.0])
+def test_a_layer_that_every_author_reads_alike_says_why_it_has_no_interval(erasure):
+    """On an end of the scale, too, where a share of as many rows would have one."""
+    content = made.summary(n=6, weakest={"layer": 3, "erasure": erasure})
+    rows = [{"idx": at, "group": at, "ke": [3], "uds": 0.9, "uds_aligned": 0.9} for at in range(6)]
+    found = {one.name: one for one in made.parts(content, rows)[0]}
+    assert found["weakest"].number.ends is None
+    assert found["weakest"].number.why == "every author has the same mean: no interval"
+
+
 def test_each_depth_counts_its_own_facts_and_has_its_own_reason():
     lens = {"lens": 0.4, "lens_n_scored": 7, "lens_ci95_why": "2 authors: no interval"}
     bare = {"layer": 3, "erasure": 0.5}

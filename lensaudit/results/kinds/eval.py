@@ -197,9 +197,8 @@ class EvaluationResult:
     @property
     def conditions(self) -> Mapping[str, Any]:
         """How its rows were asked; nothing where another tool's log does not say."""
-        options = part(self.manifest, "options")
-        said = {name: options[name] for name in HOW if name in options and name != "template"}
-        return {**said, **part(self.manifest, "inputs", "conditions")}
+        made, options = part(self.manifest, "inputs", "conditions"), part(self.manifest, "options")
+        return {**{name: options[name] for name in HOW if name in options}, **made} if made else {}
 
     def asked(self, *splits: str) -> dict[str, Any]:
         """Content of rows by split, and `HOW` they were asked; None where a log does not say.
